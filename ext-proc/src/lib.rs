@@ -1,1 +1,19 @@
-//! Placeholder.
+//! The endpoint picker's shell: sockets, files, clocks and threads around `kvpick-core`.
+//!
+//! Reading order: [`config`], [`app`] (what is started, in which order, and stopped), then a request's way:
+//! [`ext_proc`] (one gRPC stream per HTTP request), [`wire`] (Envoy's messages to plain values and back), [`decide`]
+//! (from a body to a decision, off the I/O threads and within a budget), [`models`] (tokenizers and templates),
+//! [`shared`] (the world behind its lock). Beside it: [`feeds`] (agents), [`probe`] (replicas that are out),
+//! [`metrics`], [`status`].
+
+pub mod app;
+pub mod config;
+pub mod decide;
+pub mod ext_proc;
+pub mod feeds;
+pub mod metrics;
+pub mod models;
+pub mod probe;
+pub mod shared;
+pub mod status;
+pub mod wire;

@@ -1,1 +1,31 @@
-//! Placeholder.
+//! The picker without its sockets: facts and the time go in, decisions come out.
+//!
+//! Reading order, which is a request's: [`session`] (one exchange with Envoy), [`request`] (a body's meaning),
+//! [`prompts`] (its token ids), [`pick`] (block names, who holds them, who is least busy), [`score`], [`reply`]
+//! (what Envoy is told), [`outcome`] (how it ended). What a pick stands on: [`world`], [`replicas`], [`index`] (the
+//! engines' own word), [`recent`] (what was sent where), [`busy`], [`health`]; [`feed`] brings it in.
+#![forbid(unsafe_code)]
+
+pub mod busy;
+pub mod feed;
+pub mod health;
+pub mod index;
+pub mod outcome;
+pub mod pick;
+pub mod prompts;
+pub mod recent;
+pub mod replicas;
+pub mod reply;
+pub mod request;
+pub mod score;
+pub mod session;
+pub mod world;
+
+#[cfg(test)]
+mod testing {
+    /// Where a test's time begins.
+    #[expect(clippy::disallowed_methods, reason = "tests start somewhere; all that follows is computed")]
+    pub(crate) fn start() -> std::time::Instant {
+        std::time::Instant::now()
+    }
+}

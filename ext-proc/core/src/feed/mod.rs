@@ -1,0 +1,438 @@
+//! The server's side of the feed: who may say what of which replica, and what becomes of it.
+//!
+//! One stream per agent connection. State changes before anyone is told of it: what a message does to the
+//! replicas is done when [`Feed::on_message`] returns, its answers wait in the stream's outbox.
+
+mod notes;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use kvpick_proto::words::{
+    AgentMessage, Change, CopyChunk, Description, Events, HEARTBEAT, Handle, Hello, InFlight, PROTOCOL,
+    ReplicaName, SILENCE, ServerMessage, Welcome,
+};
+
+pub use notes::{Close, Note};
+
+use crate::{
+    index::Told,
+    replicas::{Knowledge, Replica, ReplicaId, Replicas, STALE_GRACE},
+};
+
+/// A server takes no longer than this to say that it is ready, whatever its agents do.
+pub const READY_AFTER: Duration = Duration::from_secs(5);
+
+/// One agent connection.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct StreamId(u64);
+
+#[derive(Debug)]
+struct Stream {
+    hello: Option<Hello>,
+    handles: BTreeMap<Handle, Bound>,
+    last_heard: Instant,
+    last_said: Instant,
+    outbox: Vec<ServerMessage>,
+    told_in_flight: BTreeMap<Handle, InFlight>,
+    superseded: bool,
+}
+
+/// What a handle stands for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Bound {
+    To(ReplicaId),
+    Refused(ReplicaName),
+}
+
+/// All agent connections.
+#[derive(Debug)]
+pub struct Feed {
+    server: String,
+    streams: BTreeMap<StreamId, Stream>,
+    next_stream: u64,
+    started: Instant,
+    /// Replicas that someone tried to describe and may not.
+    refused: BTreeSet<ReplicaName>,
+    notes: Vec<Note>,
+}
+
+impl Feed {
+    /// No connection yet. `server` names this server to agents.
+    #[must_use]
+    pub const fn new(server: String, now: Instant) -> Self {
+        Self {
+            server,
+            streams: BTreeMap::new(),
+            next_stream: 0,
+            started: now,
+            refused: BTreeSet::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// A connection was made.
+    pub fn open(&mut self, now: Instant) -> StreamId {
+        let id = StreamId(self.next_stream);
+        self.next_stream += 1;
+        let stream = Stream {
+            hello: None,
+            handles: BTreeMap::new(),
+            last_heard: now,
+            last_said: now,
+            outbox: Vec::new(),
+            told_in_flight: BTreeMap::new(),
+            superseded: false,
+        };
+        self.streams.insert(id, stream);
+        id
+    }
+
+    /// A connection has ended, whoever ended it. What it said becomes stale.
+    pub fn close(&mut self, id: StreamId, replicas: &mut Replicas, now: Instant) {
+        let Some(stream) = self.streams.remove(&id) else { return };
+        if stream.superseded {
+            return;
+        }
+        for bound in stream.handles.values() {
+            if let Bound::To(replica) = bound {
+                self.orphan(&mut replicas[*replica], now);
+            }
+        }
+    }
+
+    /// A message has come.
+    ///
+    /// # Errors
+    /// When the stream must end; the caller then calls [`Self::close`].
+    pub fn on_message(
+        &mut self,
+        id: StreamId,
+        message: AgentMessage,
+        replicas: &mut Replicas,
+        now: Instant,
+    ) -> Result<(), Close> {
+        let stream = self.streams.get_mut(&id).ok_or(Close::Closed)?;
+        stream.last_heard = now;
+        let Some(hello) = &stream.hello else {
+            let AgentMessage::Hello(hello) = message else { return Err(Close::HelloOutOfPlace) };
+            return self.on_hello(id, hello, replicas, now);
+        };
+        if stream.superseded {
+            return Err(Close::Superseded(hello.node.clone()));
+        }
+        match message {
+            AgentMessage::Hello(_) => return Err(Close::HelloOutOfPlace),
+            AgentMessage::Describe(handle, description) => {
+                self.on_describe(id, handle, *description, replicas, now);
+            }
+            AgentMessage::Gone(handle) => {
+                if let Some(Bound::To(replica)) = stream.handles.remove(&handle) {
+                    let replica = &mut replicas[replica];
+                    replica.forget_blocks();
+                    replica.busy.forget_agent();
+                    replica.description = None;
+                    replica.knowledge = Knowledge::None;
+                }
+            }
+            AgentMessage::Change(handle, change) => {
+                if let Some(replica) = stream.replica(handle)
+                    && !on_change(&mut replicas[replica], &change)
+                {
+                    stream.outbox.push(ServerMessage::CopyRequest(handle));
+                }
+            }
+            AgentMessage::Copy(handle, chunk) => {
+                if let Some(replica) = stream.replica(handle) {
+                    let replica = &mut replicas[replica];
+                    if !on_copy(replica, &chunk) {
+                        stream.outbox.push(ServerMessage::CopyRequest(handle));
+                    } else if chunk.last {
+                        let note =
+                            Note::Copied { replica: replica.spec.name, blocks: replica.holdings.len() };
+                        self.notes.push(note);
+                    }
+                }
+            }
+            AgentMessage::Load(handle, load) => {
+                if let Some(replica) = stream.replica(handle) {
+                    replicas[replica].busy.on_sample(load, now);
+                }
+            }
+            AgentMessage::Others(handle, others) => {
+                if let Some(replica) = stream.replica(handle) {
+                    replicas[replica].busy.on_others(others);
+                }
+            }
+            AgentMessage::Heartbeat => (),
+        }
+        Ok(())
+    }
+
+    /// What is to be said on a stream now; call it after each message and a few times a second. `in_flight` tells
+    /// what this server has under way at a replica.
+    ///
+    /// # Errors
+    /// When the stream must end.
+    pub fn poll(
+        &mut self,
+        id: StreamId,
+        in_flight: impl Fn(ReplicaId) -> InFlight,
+        now: Instant,
+    ) -> Result<Vec<ServerMessage>, Close> {
+        let stream = self.streams.get_mut(&id).ok_or(Close::Closed)?;
+        if stream.superseded {
+            return Err(Close::Superseded(
+                stream.hello.as_ref().map_or_else(String::new, |it| it.node.clone()),
+            ));
+        }
+        if stream.last_heard + SILENCE < now {
+            return Err(Close::Silent);
+        }
+        for (handle, bound) in &stream.handles {
+            let Bound::To(replica) = bound else { continue };
+            let current = in_flight(*replica);
+            if stream.told_in_flight.insert(*handle, current) != Some(current) {
+                stream.outbox.push(ServerMessage::InFlight(*handle, current));
+            }
+        }
+        if stream.outbox.is_empty() && stream.last_said + HEARTBEAT <= now {
+            stream.outbox.push(ServerMessage::Heartbeat);
+        }
+        if !stream.outbox.is_empty() {
+            stream.last_said = now;
+        }
+        Ok(std::mem::take(&mut stream.outbox))
+    }
+
+    /// Empties what was stale for too long. Call it a few times a second.
+    pub fn on_time(&mut self, replicas: &mut Replicas, now: Instant) {
+        let spoken_for: BTreeSet<_> =
+            self.streams.values().filter(|it| !it.superseded).flat_map(Stream::replicas).collect();
+        for (id, replica) in replicas.iter_mut() {
+            if let Knowledge::Stale { since } = replica.knowledge
+                && since + STALE_GRACE < now
+                && !spoken_for.contains(&id)
+            {
+                replica.forget_blocks();
+                replica.knowledge = Knowledge::Emptied;
+                self.notes.push(Note::Emptied { replica: replica.spec.name });
+            }
+        }
+    }
+
+    /// What keeps this server from being ready: replicas that an agent should describe and has not, for no stated
+    /// reason. Nothing does after [`READY_AFTER`].
+    #[must_use]
+    pub fn awaited(&self, replicas: &Replicas, now: Instant) -> Vec<String> {
+        if self.started + READY_AFTER <= now {
+            return Vec::new();
+        }
+        let unsettled = |replica: &Replica| {
+            let described = replica.description.as_ref();
+            let stated =
+                described.is_some_and(|it| matches!(it.events, Events::Off | Events::Unavailable { .. }));
+            let settled = replica.spec.node.is_none()
+                || stated
+                || replica.knowledge == Knowledge::Live
+                || self.refused.contains(&replica.spec.name);
+            !settled
+        };
+        let missing = replicas.iter().filter(|(_, it)| unsettled(it));
+        missing.map(|(_, it)| format!("blocks of {}", it.spec.name)).collect()
+    }
+
+    /// The nodes with an open stream, each with its epoch.
+    #[must_use]
+    pub fn nodes(&self) -> BTreeMap<&str, u64> {
+        let streams = self.streams.values().filter(|it| !it.superseded);
+        streams.filter_map(|it| it.hello.as_ref()).map(|it| (it.node.as_str(), it.epoch)).collect()
+    }
+
+    /// What happened since the last call.
+    #[must_use = "notes are logged and counted"]
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    fn on_hello(
+        &mut self,
+        id: StreamId,
+        hello: Hello,
+        replicas: &mut Replicas,
+        now: Instant,
+    ) -> Result<(), Close> {
+        if hello.protocol != PROTOCOL {
+            return Err(Close::Protocol(hello.protocol));
+        }
+        if hello.node.is_empty() {
+            return Err(Close::NoNode);
+        }
+        let rival = self.streams.iter_mut().find(|(_, it)| {
+            !it.superseded && it.hello.as_ref().is_some_and(|other| other.node == hello.node)
+        });
+        if let Some((_, rival)) = rival {
+            let epoch = rival.hello.as_ref().map_or(0, |it| it.epoch);
+            if hello.epoch <= epoch {
+                return Err(Close::Superseded(hello.node));
+            }
+            rival.superseded = true;
+            let left: Vec<_> = rival.replicas().collect();
+            for replica in left {
+                self.orphan(&mut replicas[replica], now);
+            }
+            self.notes.push(Note::TookOver { node: hello.node.clone() });
+        }
+        if let Some(stream) = self.streams.get_mut(&id) {
+            let welcome = Welcome { protocol: PROTOCOL, server: self.server.clone() };
+            stream.outbox.push(ServerMessage::Welcome(welcome));
+            stream.hello = Some(hello);
+        }
+        Ok(())
+    }
+
+    fn on_describe(
+        &mut self,
+        id: StreamId,
+        handle: Handle,
+        description: Description,
+        replicas: &mut Replicas,
+        now: Instant,
+    ) {
+        let name = description.name;
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let node = stream.hello.as_ref().map_or("", |it| it.node.as_str());
+        let replica = match admit(stream, handle, node, name, replicas) {
+            Ok(replica) => replica,
+            Err(reason) => {
+                let news = stream.handles.insert(handle, Bound::Refused(name)) != Some(Bound::Refused(name));
+                if news {
+                    self.refused.insert(name);
+                    self.notes.push(Note::Refused {
+                        node: node.to_owned(),
+                        replica: name,
+                        reason: reason.clone(),
+                    });
+                }
+                stream.outbox.push(ServerMessage::Refused(handle, reason));
+                return;
+            }
+        };
+        let fresh = stream.handles.insert(handle, Bound::To(replica)) != Some(Bound::To(replica));
+        let replica = &mut replicas[replica];
+        let before = replica.description.as_ref();
+        if before.is_some_and(|it| it.incarnation != description.incarnation) {
+            replica.forget_blocks();
+            replica.routed.clear();
+            replica.busy.on_restart();
+            self.notes.push(Note::Restarted { replica: name });
+        } else if before.is_some_and(|it| it.domain.is_some() && it.domain != description.domain) {
+            // The same engine turned out to name its blocks otherwise: old keys will never be asked for.
+            replica.expected.clear();
+            replica.routed.clear();
+        }
+        replica.on_status(description.status, now);
+        replica.description = Some(description);
+        if fresh {
+            replica.knowledge = match replica.knowledge {
+                Knowledge::None | Knowledge::AwaitingCopy | Knowledge::Emptied => Knowledge::AwaitingCopy,
+                Knowledge::Live | Knowledge::Stale { .. } => Knowledge::Stale { since: now },
+            };
+            stream.outbox.push(ServerMessage::Accepted(handle));
+        }
+    }
+
+    /// Nobody speaks for this replica any more.
+    fn orphan(&mut self, replica: &mut Replica, now: Instant) {
+        replica.holdings.abandon_copy();
+        replica.busy.forget_agent();
+        match replica.knowledge {
+            Knowledge::Live => {
+                replica.knowledge = Knowledge::Stale { since: now };
+                self.notes.push(Note::Stale { replica: replica.spec.name });
+            }
+            Knowledge::Stale { .. } => replica.knowledge = Knowledge::Stale { since: now },
+            Knowledge::AwaitingCopy => replica.knowledge = Knowledge::Emptied,
+            Knowledge::None | Knowledge::Emptied => (),
+        }
+    }
+}
+
+impl Stream {
+    fn replica(&self, handle: Handle) -> Option<ReplicaId> {
+        match self.handles.get(&handle) {
+            Some(Bound::To(replica)) => Some(*replica),
+            Some(Bound::Refused(_)) | None => None,
+        }
+    }
+
+    fn replicas(&self) -> impl Iterator<Item = ReplicaId> {
+        self.handles.values().filter_map(|it| match it {
+            Bound::To(replica) => Some(*replica),
+            Bound::Refused(_) => None,
+        })
+    }
+}
+
+/// Whether a node's agent may describe a replica, and under that handle; else why not.
+fn admit(
+    stream: &Stream,
+    handle: Handle,
+    node: &str,
+    name: ReplicaName,
+    replicas: &Replicas,
+) -> Result<ReplicaId, String> {
+    let id = replicas.find(&name).ok_or_else(|| {
+        format!("{name} is no replica of this server; add it to `replicas` in the server's configuration")
+    })?;
+    match &replicas[id].spec.node {
+        Some(owner) if owner == node => (),
+        Some(owner) => return Err(format!("{name} is on node {owner}, this agent speaks for node {node}")),
+        None => {
+            return Err(format!(
+                "{name} has no `node` in the server's configuration, so no agent may describe it"
+            ));
+        }
+    }
+    let other = stream.handles.iter().find(|(it, bound)| **it != handle && **bound == Bound::To(id));
+    match other {
+        Some(_) => Err(format!("{name} is described under another handle of this stream already")),
+        None => Ok(id),
+    }
+}
+
+/// Returns whether the change could be applied.
+fn on_change(replica: &mut Replica, change: &Change) -> bool {
+    if replica.knowledge != Knowledge::Live {
+        return false;
+    }
+    let Replica { holdings, expected, routed, .. } = replica;
+    holdings.apply(&change.steps, |told| match told {
+        Told::Gained(key) => expected.forget(key),
+        Told::Lost(key) => {
+            expected.forget(key);
+            routed.forget(key);
+        }
+        Told::Cleared => {
+            expected.clear();
+            routed.clear();
+        }
+    });
+    replica.applied = change.applied.or(replica.applied);
+    true
+}
+
+/// Returns whether the part could be used.
+fn on_copy(replica: &mut Replica, chunk: &CopyChunk) -> bool {
+    if !replica.holdings.apply_copy(chunk.first, chunk.last, &chunk.steps) {
+        return false;
+    }
+    if chunk.last {
+        replica.knowledge = Knowledge::Live;
+        replica.applied = chunk.applied;
+        replica.expected.clear();
+    }
+    true
+}

@@ -1,0 +1,84 @@
+//! Why a stream ends, and what happened on streams that people want to read of.
+
+use kvpick_proto::words::{PROTOCOL, ReplicaName, SILENCE};
+
+/// Why a stream must end; the text is for the agent's log.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum Close {
+    /// The first message is not Hello, or a later one is.
+    #[error("a stream begins with hello, and has only one")]
+    HelloOutOfPlace,
+    /// The other side speaks another version.
+    #[error(
+        "this server speaks version {PROTOCOL} of the feed, the agent version {0}; upgrade the older of the two"
+    )]
+    Protocol(u32),
+    /// Hello names no node.
+    #[error("hello.node is empty; set `node` in the agent's configuration")]
+    NoNode,
+    /// A newer stream of the same node is there.
+    #[error("another agent speaks for node {0} on a newer stream; run one agent per node")]
+    Superseded(String),
+    /// Nothing was heard for too long.
+    #[error("nothing was heard for {} seconds", SILENCE.as_secs())]
+    Silent,
+    /// The stream was never opened, or is closed.
+    #[error("the stream is closed")]
+    Closed,
+}
+
+impl Close {
+    /// Label in metrics.
+    #[must_use]
+    pub const fn label(&self) -> &'static str {
+        match self {
+            Self::HelloOutOfPlace => "hello_out_of_place",
+            Self::Protocol(_) => "protocol",
+            Self::NoNode => "no_node",
+            Self::Superseded(_) => "superseded",
+            Self::Silent => "silent",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// Something that operators want to read of, or to count.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Note {
+    /// An agent described a replica that is not its own. Said once per stream and replica.
+    Refused {
+        /// The agent's node.
+        node: String,
+        /// The replica.
+        replica: ReplicaName,
+        /// Why.
+        reason: String,
+    },
+    /// A newer stream of a node has taken over from an older one.
+    TookOver {
+        /// The node.
+        node: String,
+    },
+    /// A full copy has been applied.
+    Copied {
+        /// The replica.
+        replica: ReplicaName,
+        /// Blocks it holds.
+        blocks: usize,
+    },
+    /// An engine is another process now, and holds nothing.
+    Restarted {
+        /// The replica.
+        replica: ReplicaName,
+    },
+    /// The agent is gone; what it said counts half for a while.
+    Stale {
+        /// The replica.
+        replica: ReplicaName,
+    },
+    /// The agent was gone for too long; nothing is known any more.
+    Emptied {
+        /// The replica.
+        replica: ReplicaName,
+    },
+}

@@ -1,0 +1,86 @@
+//! How a request ended: one value that gives the metric's labels, the log's fields and the evidence header.
+
+/// What a pick was based on, best first.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Tier {
+    /// What the engines say they hold.
+    Precise,
+    /// What this server sent where.
+    Approximate,
+    /// How busy the replicas are.
+    Load,
+    /// Nothing: Envoy balances by itself.
+    NoOpinion,
+}
+
+impl Tier {
+    /// All of them, best first.
+    pub const ALL: [Self; 4] = [Self::Precise, Self::Approximate, Self::Load, Self::NoOpinion];
+
+    /// Label in metrics, logs and the evidence header.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Precise => "precise",
+            Self::Approximate => "approximate",
+            Self::Load => "load",
+            Self::NoOpinion => "no_opinion",
+        }
+    }
+}
+
+/// Why the tier was not a better one. A bounded set: labels are constants of this crate.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Reason(&'static str);
+
+impl Reason {
+    /// Nothing stood in the way.
+    pub const OK: Self = Self("ok");
+    /// Not a path whose prompts are known; nothing is wrong.
+    pub const OTHER_PATH: Self = Self("other_path");
+    /// Envoy does not send the body before it must know the replica; set `request_body_mode` to `BUFFERED` or
+    /// `FULL_DUPLEX_STREAMED`.
+    pub const BODY_NOT_SENT: Self = Self("body_not_sent");
+    /// Envoy sent only a part of the body (`BUFFERED_PARTIAL`).
+    pub const BODY_CUT: Self = Self("body_cut");
+    /// The body is larger than this server looks at.
+    pub const BODY_TOO_LARGE: Self = Self("body_too_large");
+    /// No replica serves the model; one of them will say so to the client.
+    pub const UNKNOWN_MODEL: Self = Self("unknown_model");
+    /// Some replica serves the model, but there is no tokenizer for it here.
+    pub const NO_TOKENIZER: Self = Self("no_tokenizer");
+    /// Rendering, tokenizing and hashing took longer than the request can gain.
+    pub const OVER_BUDGET: Self = Self("over_budget");
+    /// As many prompts as allowed were being worked on already.
+    pub const OVERLOADED: Self = Self("overloaded");
+    /// A bug: the worker that made the prompt's tokens died.
+    pub const WORKER_DIED: Self = Self("worker_died");
+    /// No agent has ever spoken of a replica that serves the model.
+    pub const NO_AGENT: Self = Self("no_agent");
+    /// The agents that spoke of them have been silent for too long.
+    pub const AGENT_SILENT: Self = Self("agent_silent");
+    /// Agents have described the replicas, their blocks are still on the way.
+    pub const AWAITING_COPY: Self = Self("awaiting_copy");
+    /// The engines' events are switched off or can't be had.
+    pub const NO_EVENTS: Self = Self("no_events");
+    /// The engines' way to name blocks is not known (yet).
+    pub const NO_DOMAIN: Self = Self("no_domain");
+    /// Replicas name blocks in more ways than are tried for one request.
+    pub const TOO_MANY_DOMAINS: Self = Self("too_many_domains");
+    /// The prompt is shorter than one block.
+    pub const SHORT_PROMPT: Self = Self("short_prompt");
+    /// No replica is known.
+    pub const NO_REPLICA: Self = Self("no_replica");
+
+    /// A reason of another module's error; its label must be a constant.
+    #[must_use]
+    pub const fn of(label: &'static str) -> Self {
+        Self(label)
+    }
+
+    /// Label in metrics, logs and the evidence header.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        self.0
+    }
+}

@@ -1,0 +1,242 @@
+//! From a prompt to a replica: which replicas may serve it, how they name its blocks, which of them holds most of it
+//! and is least busy.
+
+use std::{collections::BTreeMap, time::Instant};
+
+use kvpick_proto::naming::{BlockKey, Domain, ExtraKey, Hasher};
+
+use crate::{
+    index::Worth,
+    outcome::{Reason, Tier},
+    replicas::{Replica, ReplicaId, Replicas},
+    score::{Offer, Weights},
+};
+
+/// Most domains for which one request is chained. Replicas beyond count as not known.
+pub const MOST_DOMAINS: usize = 4;
+
+/// What a block counts that this server sent there and no event spoke of: less than a fact, more than nothing.
+const ROUTED_WORTH: f64 = 0.8;
+
+/// How a prompt's blocks are named by some replicas: their domain, and the adapter that the request asks for.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Naming {
+    /// The replicas' domain.
+    pub domain: Domain,
+    /// Name and path of the adapter, where the request's model is one.
+    pub adapter: Option<(String, String)>,
+}
+
+/// The blocks of a request's prompts under one [`Naming`], a list per prompt.
+pub type Chains = BTreeMap<Naming, Vec<Vec<BlockKey>>>;
+
+/// What a request asks for, as far as picking goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The model or adapter; `None` where the client named none.
+    pub model: Option<&'a str>,
+    /// Tokens of each prompt, or why they are not known.
+    pub prompts: Result<&'a [Vec<u32>], Reason>,
+    /// Whether vLLM looks into its cache for this request.
+    pub reads_cache: bool,
+}
+
+/// A pick.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pick {
+    /// What it is based on.
+    pub tier: Tier,
+    /// Why on nothing better.
+    pub reason: Reason,
+    /// The replica, then the next best; empty when there is no opinion.
+    pub replicas: Vec<ReplicaId>,
+    /// Tokens of all prompts; 0 when not known.
+    pub prompt_tokens: u64,
+    /// Prompt tokens that the replica's cache will save, by what is known of it.
+    pub predicted_tokens: u64,
+    /// Tokens per block where the replica was picked for its blocks; 0 else.
+    pub block_size: u32,
+}
+
+/// The replicas that may serve a model, those that are out left aside as long as one is in; and whether the model is
+/// known at all: if not, any replica may, to tell the client so.
+#[must_use]
+pub fn candidates(replicas: &Replicas, model: Option<&str>) -> (Vec<ReplicaId>, bool) {
+    let serving = |(id, replica): (ReplicaId, &Replica)| match model {
+        Some(model) => replica.serves(model).then_some(id),
+        None => Some(id),
+    };
+    let mut all: Vec<_> = replicas.iter().filter_map(serving).collect();
+    let known = !all.is_empty();
+    if !known {
+        all = replicas.iter().map(|(id, _)| id).collect();
+    }
+    let healthy: Vec<_> = all.iter().copied().filter(|it| replicas[*it].health.is_in()).collect();
+    (if healthy.is_empty() { all } else { healthy }, known)
+}
+
+/// How the candidates name the blocks of a request for that model; at most [`MOST_DOMAINS`], those of the most
+/// candidates first.
+#[must_use]
+pub fn namings(replicas: &Replicas, candidates: &[ReplicaId], model: Option<&str>) -> Vec<Naming> {
+    let mut count: BTreeMap<Naming, usize> = BTreeMap::new();
+    for id in candidates {
+        *count.entry(naming(&replicas[*id], model)).or_default() += 1;
+    }
+    let mut namings: Vec<_> = count.into_iter().collect();
+    namings.sort_by_key(|(_, n)| std::cmp::Reverse(*n));
+    namings.into_iter().map(|(naming, _)| naming).take(MOST_DOMAINS).collect()
+}
+
+/// Names the blocks of prompts. The only part of a pick that takes time; needs no lock.
+#[must_use]
+pub fn chain(namings: Vec<Naming>, prompts: &[Vec<u32>], salt: Option<&str>) -> Chains {
+    let of = |naming: &Naming| {
+        let mut hasher = Hasher::new(&naming.domain);
+        let adapter = naming.adapter.as_ref();
+        let extra = |i: usize| {
+            let adapter =
+                adapter.map(|(name, path)| ExtraKey::Adapter { name: name.clone(), path: path.clone() });
+            let salt = salt.filter(|_| i == 0).map(|it| ExtraKey::Salt(it.to_owned()));
+            adapter.into_iter().chain(salt).collect()
+        };
+        prompts.iter().map(|it| hasher.chain(naming.domain.block_size, it, extra)).collect()
+    };
+    namings.into_iter().map(|it| (it.clone(), of(&it))).collect()
+}
+
+/// Picks. Deterministic; `tie` decides between replicas of equal cost.
+#[must_use]
+pub fn pick(
+    replicas: &Replicas,
+    candidates: &[ReplicaId],
+    ask: &Ask<'_>,
+    chains: &Chains,
+    weights: &Weights,
+    tie: u64,
+    now: Instant,
+) -> Pick {
+    let prompts = ask.prompts.unwrap_or(&[]);
+    let prompt_tokens = prompts.iter().map(|it| it.len() as u64).sum();
+    let mut offers: Vec<_> = candidates
+        .iter()
+        .map(|id| {
+            let replica = &replicas[*id];
+            let naming = naming(replica, ask.model);
+            let hit = match chains.get(&naming) {
+                Some(chains) if ask.reads_cache => hit(replica, prompts, chains, &naming.domain, now),
+                Some(_) | None => Hit::default(),
+            };
+            let load = replica.busy.estimate(weights.prefill_rate, now);
+            let offer = Offer { prompt_tokens, saved_tokens: hit.saved_tokens, fill: replica.fill(), load };
+            (weights.cost(&offer), shuffled(id.0 as u64, tie), *id, hit, naming)
+        })
+        .collect();
+    offers.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+
+    let (tier, reason) = basis(replicas, candidates, ask, chains);
+    let best = offers.first();
+    let by_blocks = matches!(tier, Tier::Precise | Tier::Approximate);
+    Pick {
+        tier,
+        reason,
+        prompt_tokens,
+        predicted_tokens: best.filter(|_| by_blocks).map_or(0, |it| it.3.predicted_tokens),
+        block_size: best.filter(|_| by_blocks).map_or(0, |it| it.4.domain.block_size.get()),
+        replicas: offers.iter().map(|it| it.2).take(2).collect(),
+    }
+}
+
+/// The keys of the request as that replica names them.
+#[must_use]
+pub fn keys_for<'a>(replica: &Replica, model: Option<&str>, chains: &'a Chains) -> &'a [Vec<BlockKey>] {
+    chains.get(&naming(replica, model)).map_or(&[], Vec::as_slice)
+}
+
+/// What the pick can be based on, and why on nothing better.
+fn basis(replicas: &Replicas, candidates: &[ReplicaId], ask: &Ask<'_>, chains: &Chains) -> (Tier, Reason) {
+    if candidates.is_empty() {
+        return (Tier::NoOpinion, Reason::NO_REPLICA);
+    }
+    if let Err(reason) = ask.prompts {
+        return (Tier::Load, reason);
+    }
+    let mut why = Reason::TOO_MANY_DOMAINS;
+    for id in candidates {
+        match replicas[*id].facts() {
+            Ok(_) if chains.contains_key(&naming(&replicas[*id], ask.model)) => {
+                return (Tier::Precise, Reason::OK);
+            }
+            Ok(_) => (),
+            Err(reason) => why = reason,
+        }
+    }
+    (Tier::Approximate, why)
+}
+
+fn naming(replica: &Replica, model: Option<&str>) -> Naming {
+    let adapter = model.and_then(|name| Some((name, replica.adapter_path(name)?)));
+    Naming {
+        domain: replica.chain_domain(),
+        adapter: adapter.map(|(name, path)| (name.to_owned(), path.to_owned())),
+    }
+}
+
+/// What of a request's prompts a replica has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hit {
+    saved_tokens: f64,
+    predicted_tokens: u64,
+}
+
+/// The leading run of each prompt, by vLLM's rule: whole blocks, and one token at least is computed anew.
+fn hit(
+    replica: &Replica,
+    prompts: &[Vec<u32>],
+    chains: &[Vec<BlockKey>],
+    domain: &Domain,
+    now: Instant,
+) -> Hit {
+    let description = replica.description.as_ref();
+    let weights = description.map_or(&[][..], |it| &it.tier_weights);
+    let groups = replica.deciding_groups();
+    let worth = Worth { tiers: if weights.is_empty() { Worth::GPU.tiers } else { weights }, groups: &groups };
+    let facts = replica.facts().is_ok().then(|| replica.holdings.view(&worth));
+    let complete = facts.is_some() && description.is_some_and(|it| is_complete(&it.completeness));
+    let dropped = description.map_or(0, |it| it.hit_blocks_dropped as usize);
+    let worth_of = |key: BlockKey| {
+        let held = facts.as_ref().map_or(0.0, |view| f64::from(view.worth(key)) * replica.trust());
+        if 0.0 < held {
+            held
+        } else if replica.expected.has(key, now) {
+            1.0
+        } else if !complete && replica.routed.has(key, now) {
+            ROUTED_WORTH
+        } else {
+            0.0
+        }
+    };
+    let block_size = domain.block_size.get() as usize;
+    let mut hit = Hit::default();
+    for (tokens, keys) in prompts.iter().zip(chains) {
+        let most = tokens.len().saturating_sub(1) / block_size;
+        let run: Vec<f64> =
+            keys.iter().take(most).map(|key| worth_of(*key)).take_while(|it| 0.0 < *it).collect();
+        let run = &run[..run.len().saturating_sub(dropped)];
+        hit.predicted_tokens += (run.len() * block_size) as u64;
+        hit.saved_tokens += run.iter().sum::<f64>() * block_size as f64;
+    }
+    hit
+}
+
+const fn is_complete(it: &kvpick_proto::words::Completeness) -> bool {
+    matches!(it, kvpick_proto::words::Completeness::Complete)
+}
+
+/// A number that depends on both, evenly (splitmix64's finalizer).
+const fn shuffled(id: u64, tie: u64) -> u64 {
+    let mut z = tie.wrapping_add(id.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}

@@ -1,0 +1,120 @@
+//! What a chat hands to its template: the variables beside the messages.
+
+use super::{PromptError, Settings, flag};
+use crate::request::json::{Json, Object};
+
+/// A chat request's template variables, without messages and special tokens.
+#[derive(Debug)]
+pub(super) struct Chat {
+    /// Everything that the template may read, by name; `tools` and `documents` are always there.
+    pub(super) variables: Object,
+    /// Whether the last message is to be continued, not answered.
+    pub(super) continues: bool,
+}
+
+impl Chat {
+    /// The variables that vLLM makes of `body`: server defaults go under the request's `chat_template_kwargs`, those
+    /// under its own fields, where null and `"auto"` count as unset.
+    pub(super) fn of(body: &Object, settings: &Settings) -> Result<Self, PromptError> {
+        let mut variables: Object = settings
+            .default_chat_template_kwargs
+            .iter()
+            .map(|(key, value)| (key.clone(), value.into()))
+            .collect();
+        let mut thinking_given = false;
+        match body.get("chat_template_kwargs") {
+            None | Some(Json::Null) => {}
+            Some(Json::Object(kwargs)) => {
+                if kwargs.contains_key("chat_template") {
+                    return Err(PromptError::UntrustedTemplate);
+                }
+                if kwargs.contains_key("tokenize") {
+                    return Err(bad("chat_template_kwargs.tokenize", "is not the request's to set"));
+                }
+                thinking_given = kwargs.contains_key("enable_thinking");
+                overlay(&mut variables, kwargs.iter().map(|(key, value)| (key.as_str(), value.clone())));
+            }
+            Some(_) => return Err(bad("chat_template_kwargs", "want an object")),
+        }
+        let or_null = |name: &str| body.get(name).cloned().unwrap_or(Json::Null);
+        let effort = or_null("reasoning_effort");
+        if effort != Json::Null && !thinking_given {
+            let thinks = effort.as_str() != Some("none");
+            variables.insert("enable_thinking".into(), Json::Bool(thinks));
+        }
+        let generates = flag(body, "add_generation_prompt", true)?;
+        let continues = flag(body, "continue_final_message", false)?;
+        if generates && continues {
+            let problem = "cannot go with add_generation_prompt, which is true by default; set that to false";
+            return Err(bad("continue_final_message", problem));
+        }
+        overlay(&mut variables, [("documents", or_null("documents")), ("reasoning_effort", effort)]);
+        variables.insert("add_generation_prompt".into(), Json::Bool(generates));
+        variables.entry("documents".into()).or_insert(Json::Null);
+        variables.insert("tools".into(), tools(body, settings)?);
+        // They are arguments of the renderer, not of the template.
+        for name in ["continue_final_message", "messages"] {
+            variables.shift_remove(name);
+        }
+        Ok(Self { variables, continues })
+    }
+
+    /// Whether the template is rendered with tools.
+    pub(super) fn has_tools(&self) -> bool {
+        matches!(self.variables.get("tools"), Some(Json::Array(_)))
+    }
+}
+
+/// Sets what is given in `over`, where null and `"auto"` are not.
+fn overlay<'a>(variables: &mut Object, over: impl IntoIterator<Item = (&'a str, Json)>) {
+    for (key, value) in over {
+        if value != Json::Null && value.as_str() != Some("auto") {
+            variables.insert(key.to_owned(), value);
+        }
+    }
+}
+
+/// The request's tools as vLLM's own types print them: fixed key order, null where something is absent.
+fn tools(body: &Object, settings: &Settings) -> Result<Json, PromptError> {
+    let unused = settings.exclude_tools_when_tool_choice_none
+        && body.get("tool_choice").and_then(Json::as_str) == Some("none");
+    let given = match body.get("tools") {
+        None | Some(Json::Null) => return Ok(Json::Null),
+        Some(Json::Array(tools)) if tools.is_empty() || unused => return Ok(Json::Null),
+        Some(Json::Array(tools)) => tools,
+        Some(_) => return Err(bad("tools", "want an array")),
+    };
+    let tools = given.iter().enumerate().map(|(index, tool)| {
+        let path = || format!("tools[{index}]");
+        let tool = tool.as_object().ok_or_else(|| bad(&path(), "want an object"))?;
+        let function = tool.get("function").and_then(Json::as_object);
+        let function = function.ok_or_else(|| bad(&path(), "function: want an object"))?;
+        let mut inner = Object::new();
+        for name in ["name", "description", "parameters"] {
+            inner.insert(name.into(), function.get(name).cloned().unwrap_or(Json::Null));
+        }
+        copy_given(&mut inner, function, &["strict"]);
+        // Said of the tool, it holds for its function too.
+        copy_given(&mut inner, tool, &["defer_loading"]);
+        copy_given(&mut inner, function, &["defer_loading"]);
+        let mut out = Object::new();
+        let kind = tool.get("type").cloned().unwrap_or_else(|| Json::String("function".into()));
+        out.insert("type".into(), kind);
+        out.insert("function".into(), Json::Object(inner));
+        copy_given(&mut out, tool, &["defer_loading"]);
+        Ok(Json::Object(out))
+    });
+    Ok(Json::Array(tools.collect::<Result<_, _>>()?))
+}
+
+fn copy_given(to: &mut Object, from: &Object, names: &[&str]) {
+    for name in names {
+        if let Some(value) = from.get(*name).filter(|value| **value != Json::Null) {
+            to.insert((*name).into(), value.clone());
+        }
+    }
+}
+
+fn bad(field: &str, problem: &'static str) -> PromptError {
+    PromptError::Field { field: field.to_owned(), problem }
+}

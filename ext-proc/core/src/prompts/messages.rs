@@ -1,0 +1,286 @@
+//! A chat's messages in the form in which vLLM hands them to a template.
+//!
+//! vLLM parses messages twice, once against OpenAI's types and once into its own; what comes out has keys in a fixed
+//! order and none but those it knows. A template that dumps a message shows that order.
+
+use super::PromptError;
+use crate::request::{
+    is_media, is_text_part,
+    json::{self, Json, JsonError, Object},
+};
+
+/// How a message's content reaches the template.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Form {
+    /// One string: text parts joined by a line feed.
+    Text,
+    /// A list of parts, each with a `type`.
+    Parts,
+}
+
+/// First words of a line that Claude Code puts before its system prompt; it differs from request to request, so
+/// vLLM takes it out.
+const BILLING_HEADER: &str = "x-anthropic-billing-header";
+
+/// Keys of a part that vLLM knows; any other one of a text part stays with it.
+const PART_KEYS: [&str; 21] = [
+    "type",
+    "text",
+    "refusal",
+    "thinking",
+    "closed",
+    "image_url",
+    "detail",
+    "image_pil",
+    "image_embeds",
+    "audio_url",
+    "input_audio",
+    "audio_embeds",
+    "video_url",
+    "video_embeds",
+    "prompt_embeds",
+    "data",
+    "file",
+    "file_data",
+    "filename",
+    "name",
+    "uuid",
+];
+
+/// Brings `messages` into `form`. With `keeps_developer` that role stays; without, and where it occurs, all system
+/// and developer messages become one system message at the front.
+pub(super) fn normalise(
+    messages: &[Json],
+    form: Form,
+    keeps_developer: bool,
+) -> Result<Vec<Json>, PromptError> {
+    let mut chat = Vec::with_capacity(messages.len());
+    for (index, message) in messages.iter().enumerate() {
+        let path = format!("messages[{index}]");
+        let message = message.as_object().ok_or_else(|| field(&path, "want an object"))?;
+        chat.push(one(message, form, &path)?);
+    }
+    if !keeps_developer && chat.iter().any(|message| role(message) == "developer") {
+        chat = with_instructions_first(chat);
+    }
+    Ok(chat.into_iter().map(Json::Object).collect())
+}
+
+fn one(message: &Object, form: Form, path: &str) -> Result<Object, PromptError> {
+    let role =
+        message.get("role").and_then(Json::as_str).ok_or_else(|| field(path, "role: want a string"))?;
+    let mut content = content(message.get("content"), role, form, path)?;
+    if role == "tool" {
+        content = tool_content(content);
+    }
+    let mut out = Object::new();
+    out.insert("role".into(), Json::String(role.into()));
+    out.insert("content".into(), content);
+    match role {
+        "assistant" => {
+            match message.get("tool_calls") {
+                Some(Json::Array(calls)) if !calls.is_empty() => {
+                    let calls = calls.iter().enumerate().map(|(at, call)| tool_call(call, path, at));
+                    out.insert("tool_calls".into(), Json::Array(calls.collect::<Result<_, _>>()?));
+                }
+                _ => {}
+            }
+            // Older clients send the second name; templates read either.
+            let given = |name: &str| message.get(name).filter(|value| **value != Json::Null);
+            if let Some(reasoning) = given("reasoning").or_else(|| given("reasoning_content")) {
+                out.insert("reasoning".into(), reasoning.clone());
+                out.insert("reasoning_content".into(), reasoning.clone());
+            }
+        }
+        "tool" => {
+            if let Some(id) = message.get("tool_call_id") {
+                out.insert("tool_call_id".into(), id.clone());
+            }
+        }
+        _ => {}
+    }
+    for name in ["name", "task"] {
+        if let Some(text @ Json::String(_)) = message.get(name) {
+            out.insert(name.into(), text.clone());
+        }
+    }
+    if role == "developer" {
+        out.insert("tools".into(), message.get("tools").cloned().unwrap_or(Json::Null));
+    }
+    Ok(out)
+}
+
+fn content(content: Option<&Json>, role: &str, form: Form, path: &str) -> Result<Json, PromptError> {
+    let mut parts = Vec::new();
+    match content {
+        None | Some(Json::Null) => {}
+        Some(Json::String(text)) => push_text(&mut parts, text, None, role, form),
+        Some(Json::Array(given)) => {
+            for (at, part) in given.iter().enumerate() {
+                push_part(&mut parts, part, role, form, || format!("{path}.content[{at}]"))?;
+            }
+        }
+        Some(_) => return Err(field(&format!("{path}.content"), "want a string, an array or null")),
+    }
+    Ok(match form {
+        Form::Parts => Json::Array(parts),
+        Form::Text => Json::String(join(&parts, "\n")),
+    })
+}
+
+fn push_part(
+    parts: &mut Vec<Json>,
+    part: &Json,
+    role: &str,
+    form: Form,
+    path: impl Fn() -> String,
+) -> Result<(), PromptError> {
+    let object = match part {
+        Json::String(text) => {
+            push_text(parts, text, None, role, form);
+            return Ok(());
+        }
+        Json::Object(object) => object,
+        _ => return Err(field(&path(), "want an object or a string")),
+    };
+    if is_media(object) {
+        return Err(PromptError::Media(path()));
+    }
+    let kind =
+        object.get("type").and_then(Json::as_str).ok_or_else(|| field(&path(), "type: want a string"))?;
+    if !is_text_part(kind) {
+        return Err(field(&path(), "type: no kind of part that is known"));
+    }
+    let key = match kind {
+        "refusal" | "thinking" => kind,
+        "tool_reference" => "name",
+        _ => "text",
+    };
+    let text = match object.get(key) {
+        None | Some(Json::Null) => return Ok(()),
+        Some(Json::String(text)) => text,
+        Some(_) => return Err(field(&path(), "text: want a string")),
+    };
+    match (kind, form) {
+        ("tool_reference", Form::Parts) => {
+            parts.push(entries([("type", Json::String(kind.into())), ("name", Json::String(text.clone()))]));
+        }
+        _ => push_text(parts, text, Some(object), role, form),
+    }
+    Ok(())
+}
+
+/// Adds a text; `part` is the object that it came in, whose unknown keys stay.
+fn push_text(parts: &mut Vec<Json>, text: &str, part: Option<&Object>, role: &str, form: Form) {
+    let mut text = text;
+    if role == "system" && text.starts_with(BILLING_HEADER) {
+        match text.split_once('\n') {
+            Some((_, rest)) if !rest.is_empty() => text = rest,
+            _ => return,
+        }
+    }
+    match form {
+        // An empty text would add a line feed; vLLM drops it there.
+        Form::Text if text.is_empty() => {}
+        Form::Text => parts.push(Json::String(text.into())),
+        Form::Parts => {
+            let mut out = Object::new();
+            out.insert("type".into(), Json::String("text".into()));
+            out.insert("text".into(), Json::String(text.into()));
+            for (key, value) in part.into_iter().flatten() {
+                if !PART_KEYS.contains(&key.as_str()) {
+                    out.insert(key.clone(), value.clone());
+                }
+            }
+            parts.push(Json::Object(out));
+        }
+    }
+}
+
+/// A tool's answer is one string even where other roles have parts, unless it refers to tools.
+fn tool_content(content: Json) -> Json {
+    match content {
+        Json::Array(parts) if parts.iter().all(|part| text_of(part).is_some()) => {
+            Json::String(join(&parts, "\n"))
+        }
+        other => other,
+    }
+}
+
+fn tool_call(call: &Json, path: &str, at: usize) -> Result<Json, PromptError> {
+    let path = format!("{path}.tool_calls[{at}]");
+    let call = call.as_object().ok_or_else(|| field(&path, "want an object"))?;
+    let function = call.get("function").and_then(Json::as_object);
+    let function = function.ok_or_else(|| field(&format!("{path}.function"), "want an object"))?;
+    let mut out = Object::new();
+    if let Some(id) = call.get("id") {
+        out.insert("id".into(), id.clone());
+    }
+    let arguments = arguments(function.get("arguments"), &path)?;
+    let mut inner = Object::new();
+    inner.insert("arguments".into(), Json::Object(arguments));
+    if let Some(name) = function.get("name") {
+        inner.insert("name".into(), name.clone());
+    }
+    out.insert("function".into(), Json::Object(inner));
+    if let Some(kind) = call.get("type") {
+        out.insert("type".into(), kind.clone());
+    }
+    Ok(Json::Object(out))
+}
+
+/// Arguments come as JSON in a string and reach the template as an object; what is no object there becomes an empty
+/// one, so that a model's slip does not make its whole history unusable.
+fn arguments(given: Option<&Json>, path: &str) -> Result<Object, PromptError> {
+    match given {
+        Some(Json::Object(arguments)) => Ok(arguments.clone()),
+        Some(Json::String(text)) => match json::parse_text(text) {
+            Ok(Json::Object(arguments)) => Ok(arguments),
+            Err(JsonError::TooDeep) => Err(field(&format!("{path}.function.arguments"), "nested too deep")),
+            _ => Ok(Object::new()),
+        },
+        _ => Ok(Object::new()),
+    }
+}
+
+fn with_instructions_first(chat: Vec<Object>) -> Vec<Object> {
+    let is_instruction = |message: &Object| matches!(role(message), "system" | "developer");
+    let (instructions, rest): (Vec<_>, Vec<_>) = chat.into_iter().partition(is_instruction);
+    let texts: Vec<String> = instructions
+        .iter()
+        .map(|message| match message.get("content") {
+            Some(Json::Array(parts)) => join(parts, "\n"),
+            Some(Json::String(text)) => text.clone(),
+            _ => String::new(),
+        })
+        .collect();
+    let mut first = Object::new();
+    first.insert("role".into(), Json::String("system".into()));
+    first.insert("content".into(), Json::String(texts.join("\n\n")));
+    std::iter::once(first).chain(rest).collect()
+}
+
+fn role(message: &Object) -> &str {
+    message.get("role").and_then(Json::as_str).unwrap_or_default()
+}
+
+/// The text of a part in either form.
+fn text_of(part: &Json) -> Option<&str> {
+    match part {
+        Json::String(text) => Some(text),
+        Json::Object(object) => object.get("text").and_then(Json::as_str),
+        _ => None,
+    }
+}
+
+fn join(parts: &[Json], separator: &str) -> String {
+    parts.iter().filter_map(text_of).collect::<Vec<_>>().join(separator)
+}
+
+fn entries<const N: usize>(entries: [(&str, Json); N]) -> Json {
+    Json::Object(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+fn field(path: &str, problem: &'static str) -> PromptError {
+    PromptError::Field { field: path.to_owned(), problem }
+}

@@ -1,0 +1,8 @@
+//! Python where it shows through a template: how values print, `tojson`, methods of strings, dates.
+
+pub(super) mod filters;
+pub(super) mod methods;
+pub(super) mod print;
+pub(super) mod time;
+pub(super) mod tojson;
+pub(super) mod value;

@@ -1,0 +1,40 @@
+//! JSON as values of the template engine.
+
+use std::{fmt, sync::Arc};
+
+use minijinja::value::{Object, ObjectRepr, Value};
+
+use crate::request::json::Json;
+
+/// An integer beyond 128 bits. It can be printed; templates do no sums with such.
+#[derive(Debug)]
+pub(crate) struct BigInt(pub(crate) Box<str>);
+
+impl Object for BigInt {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The value of `json`; keys keep their order.
+pub(crate) fn from_json(json: &Json) -> Value {
+    match json {
+        Json::Null => Value::from(()),
+        Json::Bool(bool) => Value::from(*bool),
+        Json::Int(int) => match i64::try_from(*int) {
+            Ok(int) => Value::from(int),
+            Err(_) => Value::from(*int),
+        },
+        Json::BigInt(digits) => Value::from_object(BigInt(digits.clone())),
+        Json::Float(float) => Value::from(*float),
+        Json::String(text) => Value::from(text.as_str()),
+        Json::Array(items) => Value::from(items.iter().map(from_json).collect::<Vec<_>>()),
+        Json::Object(entries) => {
+            Value::from_pairs(entries.iter().map(|(key, value)| (key.as_str(), from_json(value))))
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! A model's chat templates, compiled once, and how one is rendered.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, syntax::SyntaxConfig, value::Value,
+};
+
+use super::{
+    ContentFormat, LocalTime, PromptError, Settings,
+    messages::Form,
+    python::{filters, methods, print, time, tojson, value},
+    source,
+};
+use crate::request::json::{Json, Object};
+
+/// Work that one rendering may do, in the engine's unit: an instruction, or 64 bytes made. A chat of ten thousand
+/// short messages fits; all of it is spent within a few tenths of a second.
+const FUEL: u64 = 2_000_000;
+
+/// Longest text taken from a template, in bytes: more than any model can read.
+const LONGEST_TEXT: usize = 16 << 20;
+
+/// Name of the template that is used where no other one fits better.
+pub(super) const DEFAULT: &str = "default";
+
+/// Name of the template that goes before it where a request has tools.
+const TOOL_USE: &str = "tool_use";
+
+/// What transformers appends to the message that is to be continued, to find its end in the rendered text.
+const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+/// A model's templates.
+pub(super) struct Templates {
+    env: Environment<'static>,
+    named: BTreeMap<String, Template>,
+    content_format: ContentFormat,
+}
+
+/// What is known of a template from its text.
+#[derive(Clone, Debug)]
+pub(super) struct Template {
+    text: Arc<str>,
+    form: Form,
+    knows_developer: bool,
+    /// Why it does not compile, if it does not.
+    broken: Option<String>,
+    /// Name under which the environment has it compiled.
+    compiled: Option<String>,
+}
+
+impl Templates {
+    /// Compiles `named`, pairs of name and text. One that does not compile says so when it is used.
+    pub(super) fn new(named: Vec<(String, String)>, settings: &Settings) -> Self {
+        let mut templates = Self {
+            env: environment(settings.clock.clone()),
+            named: BTreeMap::new(),
+            content_format: settings.content_format,
+        };
+        for (name, text) in named {
+            let mut template = templates.described(&text);
+            match templates.env.add_template_owned(name.clone(), template.text.to_string()) {
+                Ok(()) => template.compiled = Some(name.clone()),
+                Err(error) => template.broken = Some(message(&error)),
+            }
+            templates.named.insert(name, template);
+        }
+        templates
+    }
+
+    /// The model's template for a chat, with or without tools.
+    pub(super) fn choose(&self, has_tools: bool) -> Result<Template, PromptError> {
+        let for_tools = self.named.get(TOOL_USE).filter(|_| has_tools);
+        for_tools.or_else(|| self.named.get(DEFAULT)).cloned().ok_or(PromptError::NoTemplate)
+    }
+
+    /// A template that came with a request.
+    pub(super) fn described(&self, text: &str) -> Template {
+        Template {
+            form: match self.content_format {
+                ContentFormat::Auto if source::wants_parts(text) => Form::Parts,
+                ContentFormat::OpenAi => Form::Parts,
+                ContentFormat::Auto | ContentFormat::String => Form::Text,
+            },
+            knows_developer: source::knows_developer(text),
+            text: source::prepared(text).into(),
+            broken: None,
+            compiled: None,
+        }
+    }
+
+    /// Renders `messages` with `variables`. With `continues` the text ends where the last message does.
+    pub(super) fn render(
+        &self,
+        template: &Template,
+        mut messages: Vec<Json>,
+        variables: Object,
+        continues: bool,
+    ) -> Result<String, PromptError> {
+        if let Some(broken) = &template.broken {
+            return Err(PromptError::Template(broken.clone()));
+        }
+        let continued = if continues { Some(tag_last(&mut messages)?) } else { None };
+        let mut variables = variables;
+        variables.insert("messages".into(), Json::Array(messages));
+        let variables = value::from_json(&Json::Object(variables));
+        let rendered = match &template.compiled {
+            Some(name) => self.env.get_template(name).and_then(|compiled| compiled.render(variables)),
+            None => self.env.render_named_str("request", &template.text, variables),
+        };
+        let text = rendered.map_err(|error| PromptError::Template(message(&error)))?;
+        if text.len() > LONGEST_TEXT {
+            return Err(PromptError::Template(format!("prints more than {LONGEST_TEXT} bytes")));
+        }
+        match continued {
+            Some(message) => cut_at_tag(text, &message),
+            None => Ok(text),
+        }
+    }
+}
+
+impl Template {
+    /// How messages are to be brought to it.
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
+    /// Whether it has a developer role of its own.
+    pub(super) fn knows_developer(&self) -> bool {
+        self.knows_developer
+    }
+}
+
+/// Jinja as transformers sets it up for chat templates.
+fn environment(clock: Option<Arc<dyn Fn() -> LocalTime + Send + Sync>>) -> Environment<'static> {
+    let mut env = Environment::new();
+    let mut syntax = SyntaxConfig::builder();
+    syntax.trim_blocks(true).lstrip_blocks(true);
+    env.set_syntax(syntax.build().expect("the default marks differ from one another"));
+    env.set_undefined_behavior(UndefinedBehavior::Lenient);
+    env.set_auto_escape_callback(|_| AutoEscape::None);
+    env.set_fuel(Some(FUEL));
+    env.set_debug(false);
+    env.set_formatter(|out, _, value| {
+        match value.as_str() {
+            Some(text) => out.write_str(text)?,
+            None => out.write_str(&print::str(value))?,
+        }
+        Ok(())
+    });
+    minijinja_contrib::add_to_environment(&mut env);
+    env.set_unknown_method_callback(methods::call);
+    env.add_filter("tojson", tojson::tojson);
+    env.add_filter("trim", filters::trim);
+    env.add_filter("string", filters::string);
+    env.add_filter("join", filters::join);
+    env.add_test("sequence", filters::is_sequence);
+    env.add_test("iterable", filters::is_iterable);
+    env.add_test("callable", filters::is_callable);
+    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    env.add_function("strftime_now", move |format: &str| match &clock {
+        Some(clock) => Ok(time::strftime(format, clock())),
+        None => {
+            Err(Error::new(ErrorKind::InvalidOperation, "prints the date, and no clock was given for it"))
+        }
+    });
+    env
+}
+
+/// Puts the tag behind the last message's text; answers the text.
+fn tag_last(messages: &mut [Json]) -> Result<String, PromptError> {
+    let nothing = || PromptError::Field {
+        field: "continue_final_message".into(),
+        problem: "the last message has no text to continue",
+    };
+    let Some(Json::Object(last)) = messages.last_mut() else { return Err(nothing()) };
+    let text = match last.get_mut("content") {
+        Some(Json::String(text)) => text,
+        Some(Json::Array(parts)) => {
+            let text = parts.iter_mut().rev().find_map(|part| match part {
+                Json::Object(part) => part.get_mut("text"),
+                _ => None,
+            });
+            match text {
+                Some(Json::String(text)) => text,
+                _ => return Err(nothing()),
+            }
+        }
+        _ => return Err(nothing()),
+    };
+    let before = text.clone();
+    text.push_str(CONTINUE_TAG);
+    Ok(before)
+}
+
+/// What stands before the tag; where the template trimmed the tag's space, it would have trimmed the message's too.
+fn cut_at_tag(mut text: String, message: &str) -> Result<String, PromptError> {
+    let tag = CONTINUE_TAG.trim_end();
+    let at = text.rfind(tag).filter(|_| text.contains(message.trim_matches(methods::is_space)));
+    let at = at.ok_or_else(|| PromptError::Field {
+        field: "continue_final_message".into(),
+        problem: "the template does not print the last message as it is",
+    })?;
+    let spaced = text[at..].starts_with(CONTINUE_TAG);
+    text.truncate(at);
+    if !spaced {
+        text.truncate(text.trim_end_matches(methods::is_space).len());
+    }
+    Ok(text)
+}
+
+/// An error's own words, short enough for a log.
+fn message(error: &Error) -> String {
+    const LONGEST: usize = 300;
+    let text = error.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}

@@ -1,0 +1,148 @@
+//! What Envoy is told, as plain values. The rules are those of the endpoint picker protocol (Gateway API Inference
+//! Extension, proposal 004): the destination goes out as a header and as metadata, always equal.
+
+use kvpick_proto::words::ReplicaName;
+
+use crate::{
+    outcome::{Reason, Tier},
+    pick::Pick,
+};
+
+/// Request header, and key of the dynamic metadata, that names the destination.
+pub const DESTINATION: &str = "x-gateway-destination-endpoint";
+
+/// Namespace of the dynamic metadata that Envoy's load balancers read.
+pub const METADATA_NAMESPACE: &str = "envoy.lb";
+
+/// Response header that tells what a pick was based on, where switched on.
+pub const EVIDENCE: &str = "x-kvpick-evidence";
+
+/// Largest piece in which a body is sent back. Envoy takes more; some look-alikes cap a message at 64 KiB.
+pub const CHUNK: usize = 62_000;
+
+/// One answer on a stream, each to the message of that phase.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Reply {
+    /// Go on; with a destination if it is known by now.
+    RequestHeaders(Option<Destination>),
+    /// Go on with the body as it is; with a destination if it was not known before.
+    RequestBody(Option<Destination>),
+    /// A piece of the body, in the mode in which this server must send it back.
+    RequestBodyPiece {
+        /// The piece.
+        bytes: Vec<u8>,
+        /// Whether it is the last.
+        end: bool,
+    },
+    /// Go on.
+    RequestTrailers,
+    /// Go on; with the evidence if it is to be shown.
+    ResponseHeaders(Option<String>),
+    /// Go on with the body as it is.
+    ResponseBody,
+    /// A piece of the body, in the mode in which this server must send it back.
+    ResponseBodyPiece {
+        /// The piece.
+        bytes: Vec<u8>,
+        /// Whether it is the last.
+        end: bool,
+    },
+    /// Go on.
+    ResponseTrailers,
+}
+
+/// Where a request goes: addresses in the order in which they are to be tried.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Destination(String);
+
+impl Destination {
+    /// `None` for no address. `most` bounds the list: 1 where Envoy's cluster is `ORIGINAL_DST`, which takes no list.
+    #[must_use]
+    pub fn new(names: &[ReplicaName], most: usize) -> Option<Self> {
+        let mut addresses: Vec<String> = Vec::new();
+        for name in names {
+            let address = name.address.to_string();
+            if !addresses.contains(&address) {
+                addresses.push(address);
+            }
+        }
+        addresses.truncate(most.max(1));
+        (!addresses.is_empty()).then(|| Self(addresses.join(",")))
+    }
+
+    /// `ip:port`, or several separated by commas without spaces.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// How a request was decided, as far as the rest of its exchange needs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decision {
+    /// The pick's replicas by name, best first.
+    pub names: Vec<ReplicaName>,
+    /// What it is based on.
+    pub tier: Tier,
+    /// Why on nothing better.
+    pub reason: Reason,
+    /// Tokens of all prompts; 0 when not known.
+    pub prompt_tokens: u64,
+    /// Prompt tokens that the replica's cache will save.
+    pub predicted_tokens: u64,
+    /// Tokens per block where blocks decided; 0 else.
+    pub block_size: u32,
+}
+
+impl Decision {
+    /// A decision from a pick, its replicas named.
+    #[must_use]
+    pub fn new(pick: &Pick, names: Vec<ReplicaName>) -> Self {
+        Self {
+            names,
+            tier: pick.tier,
+            reason: pick.reason,
+            prompt_tokens: pick.prompt_tokens,
+            predicted_tokens: pick.predicted_tokens,
+            block_size: pick.block_size,
+        }
+    }
+
+    /// The evidence header's value: `key=value` pairs, separated by `; `.
+    #[must_use]
+    pub fn evidence(&self) -> String {
+        format!(
+            "tier={}; reason={}; replica={}; prompt_tokens={}; predicted_tokens={}; block_size={}",
+            self.tier.label(),
+            self.reason.label(),
+            self.names.first().map_or_else(String::new, ToString::to_string),
+            self.prompt_tokens,
+            self.predicted_tokens,
+            self.block_size,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(port: u16, rank: u32) -> ReplicaName {
+        ReplicaName { address: ([127, 0, 0, 1], port).into(), rank }
+    }
+
+    #[test]
+    fn destinations_are_a_plain_list() {
+        let names = [name(1, 0), name(2, 0), name(3, 0)];
+        let of = |names: &[ReplicaName], most| Destination::new(names, most).map(|it| it.as_str().to_owned());
+        assert_eq!(of(&names, 2).unwrap(), "127.0.0.1:1,127.0.0.1:2");
+        assert_eq!(of(&names, 1).unwrap(), "127.0.0.1:1");
+        assert_eq!(of(&[], 2), None);
+    }
+
+    #[test]
+    fn two_ranks_behind_one_address_are_one_destination() {
+        let list = Destination::new(&[name(1, 0), name(1, 1), name(2, 0)], 2).unwrap();
+        assert_eq!(list.as_str(), "127.0.0.1:1,127.0.0.1:2");
+    }
+}

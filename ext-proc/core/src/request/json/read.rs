@@ -1,0 +1,322 @@
+//! The parser: one pass over the text, depth counted, nothing looked at twice.
+
+use super::{Json, JsonError, MAX_DEPTH, Object};
+
+/// The one value that fills `text`.
+pub(super) fn all(text: &str) -> Result<Json, JsonError> {
+    let mut reader = Reader { text, at: 0 };
+    let value = reader.value(0)?;
+    reader.skip_space();
+    if reader.at < text.len() { Err(reader.want("the end of the body")) } else { Ok(value) }
+}
+
+struct Reader<'a> {
+    text: &'a str,
+    /// Offset of the next byte; always on a character boundary.
+    at: usize,
+}
+
+impl Reader<'_> {
+    fn want(&self, want: &'static str) -> JsonError {
+        JsonError::Syntax { at: self.at, want }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while matches!(self.peek(), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+            self.at += 1;
+        }
+    }
+
+    /// Takes `token` if it comes next.
+    fn take(&mut self, token: &str) -> bool {
+        let found = self.text.as_bytes()[self.at..].starts_with(token.as_bytes());
+        if found {
+            self.at += token.len();
+        }
+        found
+    }
+
+    fn value(&mut self, depth: usize) -> Result<Json, JsonError> {
+        self.skip_space();
+        match self.peek() {
+            Some(b'{') => self.object(depth + 1),
+            Some(b'[') => self.array(depth + 1),
+            Some(b'"') => {
+                self.at += 1;
+                self.string().map(Json::String)
+            }
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            _ if self.take("null") => Ok(Json::Null),
+            _ if self.take("true") => Ok(Json::Bool(true)),
+            _ if self.take("false") => Ok(Json::Bool(false)),
+            _ if self.take("NaN") => Ok(Json::Float(f64::NAN)),
+            _ if self.take("Infinity") => Ok(Json::Float(f64::INFINITY)),
+            _ => Err(self.want("a value")),
+        }
+    }
+
+    fn array(&mut self, depth: usize) -> Result<Json, JsonError> {
+        if depth > MAX_DEPTH {
+            return Err(JsonError::TooDeep);
+        }
+        self.at += 1;
+        let mut items = Vec::new();
+        self.skip_space();
+        if self.take("]") {
+            return Ok(Json::Array(items));
+        }
+        loop {
+            items.push(self.value(depth)?);
+            self.skip_space();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => break,
+                _ => return Err(self.want("',' or ']'")),
+            }
+        }
+        self.at += 1;
+        Ok(Json::Array(items))
+    }
+
+    fn object(&mut self, depth: usize) -> Result<Json, JsonError> {
+        if depth > MAX_DEPTH {
+            return Err(JsonError::TooDeep);
+        }
+        self.at += 1;
+        let mut object = Object::new();
+        self.skip_space();
+        if self.take("}") {
+            return Ok(Json::Object(object));
+        }
+        loop {
+            self.skip_space();
+            if !self.take("\"") {
+                return Err(self.want("a key in double quotes"));
+            }
+            let key = self.string()?;
+            self.skip_space();
+            if !self.take(":") {
+                return Err(self.want("':'"));
+            }
+            let value = self.value(depth)?;
+            object.insert(key, value);
+            self.skip_space();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => break,
+                _ => return Err(self.want("',' or '}'")),
+            }
+        }
+        self.at += 1;
+        Ok(Json::Object(object))
+    }
+
+    /// The rest of a string whose opening quote was taken.
+    fn string(&mut self) -> Result<String, JsonError> {
+        let mut text = String::new();
+        loop {
+            let rest = &self.text.as_bytes()[self.at..];
+            let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
+            let Some(plain) = plain else { return Err(self.want("the closing quote of this string")) };
+            text.push_str(&self.text[self.at..self.at + plain]);
+            self.at += plain;
+            match rest[plain] {
+                b'"' => {
+                    self.at += 1;
+                    return Ok(text);
+                }
+                b'\\' => {
+                    self.at += 1;
+                    text.push(self.escape()?);
+                }
+                _ => return Err(self.want("an escape instead of a bare control character")),
+            }
+        }
+    }
+
+    /// What stands behind a backslash.
+    fn escape(&mut self) -> Result<char, JsonError> {
+        let byte = self.peek().ok_or_else(|| self.want("an escape"))?;
+        let plain = match byte {
+            b'"' | b'\\' | b'/' => char::from(byte),
+            b'b' => '\u{8}',
+            b'f' => '\u{c}',
+            b'n' => '\n',
+            b'r' => '\r',
+            b't' => '\t',
+            b'u' => {
+                self.at += 1;
+                return self.unicode_escape();
+            }
+            _ => return Err(self.want("one of \"\\/bfnrtu")),
+        };
+        self.at += 1;
+        Ok(plain)
+    }
+
+    /// Four hexadecimal digits, or a pair of surrogates. A lone surrogate has no place in UTF-8; vLLM's tokenizer
+    /// refuses such a text too.
+    fn unicode_escape(&mut self) -> Result<char, JsonError> {
+        const WHOLE: &str = "a character, or both halves of a surrogate pair";
+        let first = self.hex4()?;
+        if let Some(char) = char::from_u32(first) {
+            return Ok(char);
+        }
+        if !(0xd800..0xdc00).contains(&first) || !self.take("\\u") {
+            return Err(self.want(WHOLE));
+        }
+        let second = self.hex4()?;
+        if !(0xdc00..0xe000).contains(&second) {
+            return Err(self.want(WHOLE));
+        }
+        let code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+        char::from_u32(code).ok_or_else(|| self.want(WHOLE))
+    }
+
+    fn hex4(&mut self) -> Result<u32, JsonError> {
+        let digits = self.text.as_bytes().get(self.at..self.at + 4);
+        let code = digits.and_then(|digits| {
+            digits.iter().try_fold(0, |code, digit| Some(code * 16 + char::from(*digit).to_digit(16)?))
+        });
+        let code = code.ok_or_else(|| self.want("four hexadecimal digits"))?;
+        self.at += 4;
+        Ok(code)
+    }
+
+    fn digits(&mut self) -> usize {
+        let from = self.at;
+        while matches!(self.peek(), Some(b'0'..=b'9')) {
+            self.at += 1;
+        }
+        self.at - from
+    }
+
+    fn number(&mut self) -> Result<Json, JsonError> {
+        let from = self.at;
+        if self.take("-Infinity") {
+            return Ok(Json::Float(f64::NEG_INFINITY));
+        }
+        let negative = self.take("-");
+        // A zero ends the integer part: what follows "0" in "01" is for the caller to refuse.
+        if !self.take("0") && self.digits() == 0 {
+            return Err(self.want("a digit"));
+        }
+        let int_end = self.at;
+        if self.take(".") && self.digits() == 0 {
+            return Err(self.want("a digit"));
+        }
+        if self.take("e") || self.take("E") {
+            let _ = self.take("+") || self.take("-");
+            if self.digits() == 0 {
+                return Err(self.want("a digit"));
+            }
+        }
+        let text = &self.text[from..self.at];
+        if self.at > int_end {
+            return text
+                .parse()
+                .map(Json::Float)
+                .map_err(|_| JsonError::Syntax { at: from, want: "a number" });
+        }
+        if let Ok(int) = text.parse() {
+            return Ok(Json::Int(int));
+        }
+        // Python refuses to read longer ones.
+        let digits = text.len() - usize::from(negative);
+        if digits > 4300 {
+            Err(self.want("an integer of at most 4300 digits"))
+        } else {
+            Ok(Json::BigInt(text.into()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::json::{parse, parse_text};
+
+    #[track_caller]
+    fn reads(text: &str, want: Json) {
+        let got = parse_text(text).unwrap();
+        match (&got, &want) {
+            (Json::Float(got), Json::Float(want)) => assert_eq!(got.to_bits(), want.to_bits(), "{text}"),
+            _ => assert_eq!(got, want, "{text}"),
+        }
+    }
+
+    #[test]
+    fn numbers_are_those_of_python() {
+        reads("-0", Json::Int(0));
+        reads("-0.0", Json::Float(-0.0));
+        reads("1.0", Json::Float(1.0));
+        reads("1E5", Json::Float(1e5));
+        reads("1e309", Json::Float(f64::INFINITY));
+        reads("-Infinity", Json::Float(f64::NEG_INFINITY));
+        reads("100000000000000000000", Json::Int(100_000_000_000_000_000_000));
+        let huge = "9".repeat(60);
+        reads(&huge, Json::BigInt(huge.clone().into()));
+        assert_eq!(parse_text(&"9".repeat(4301)).unwrap_err().label(), "not_json");
+    }
+
+    #[test]
+    fn the_last_of_duplicate_keys_wins_at_the_first_ones_place() {
+        let Json::Object(object) = parse_text(r#"{"a":1,"b":2,"a":3}"#).unwrap() else { panic!("no object") };
+        let entries: Vec<_> = object.iter().map(|(key, value)| (key.as_str(), value.as_int())).collect();
+        assert_eq!(entries, [("a", Some(3)), ("b", Some(2))]);
+    }
+
+    #[test]
+    fn strings_are_unescaped() {
+        reads(
+            r#""\u00e9\ud83c\udf0a\"\\\/\b\f\n\r\t\u0000""#,
+            Json::String("\u{e9}\u{1f30a}\"\\/\u{8}\u{c}\n\r\t\0".into()),
+        );
+    }
+
+    #[test]
+    fn what_is_not_json_is_refused_with_its_place() {
+        for text in [
+            "",
+            " ",
+            "{",
+            "[1,",
+            "[1,]",
+            "{\"a\"}",
+            "{\"a\":1,}",
+            "{a:1}",
+            "01",
+            "1.",
+            ".5",
+            "+1",
+            "1e",
+            "-",
+            "nul",
+            "\"\t\"",
+            "\"",
+            "\"\\x\"",
+            "\"\\u12\"",
+            "\"\\ud800\"",
+            "\"\\ud800\\u0041\"",
+            "\"\\udc00\"",
+            "1 2",
+        ] {
+            assert!(parse_text(text).is_err(), "{text:?} was taken");
+        }
+        assert_eq!(parse(b"[1, x]"), Err(JsonError::Syntax { at: 4, want: "a value" }));
+        assert_eq!(parse(b"\"\xff\""), Err(JsonError::NotUtf8(1)));
+    }
+
+    #[test]
+    fn depth_is_bounded() {
+        let nested = |levels: usize| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(parse_text(&nested(MAX_DEPTH)).is_ok());
+        assert_eq!(parse_text(&nested(MAX_DEPTH + 1)), Err(JsonError::TooDeep));
+        assert_eq!(parse_text(&"[".repeat(1_000_000)), Err(JsonError::TooDeep));
+        assert_eq!(parse_text(&"{\"a\":".repeat(1_000_000)), Err(JsonError::TooDeep));
+    }
+}

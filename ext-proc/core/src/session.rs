@@ -1,0 +1,342 @@
+//! One exchange with Envoy: the messages of one HTTP request, in, and what is to be done about them, out.
+//!
+//! The rules, as they bind here:
+//! * Where Envoy keeps the body (`BUFFERED`), every message is answered at once and in order, headers included; the
+//!   destination rides on the answer to the body.
+//! * Where the server sends the body back (`FULL_DUPLEX_STREAMED`), nothing is answered until the destination is
+//!   known: then headers, then the body in pieces, the last one marked, or followed by the trailers' answer.
+//! * Elsewhere the destination must be known with the headers.
+//!
+//! Whatever comes, in whatever order, is answered such that the request goes on.
+
+use crate::{
+    outcome::Reason,
+    reply::{CHUNK, Decision, Destination, Reply},
+};
+
+/// Envoy's `BodySendMode`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[expect(missing_docs, reason = "Envoy's own names")]
+pub enum BodyMode {
+    #[default]
+    None,
+    Streamed,
+    Buffered,
+    BufferedPartial,
+    FullDuplexStreamed,
+}
+
+/// What Envoy, or the shell, says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Input {
+    /// First message of a request.
+    RequestHeaders {
+        /// With its query string.
+        path: String,
+        /// How bodies are sent in this exchange.
+        request_body: BodyMode,
+        /// The same for the answer.
+        response_body: BodyMode,
+        /// Whether there is no body.
+        end: bool,
+    },
+    /// A body, or a piece of one.
+    RequestBody {
+        /// Its bytes.
+        bytes: Vec<u8>,
+        /// Whether no more follow. Envoy often sends an empty last piece.
+        end: bool,
+    },
+    /// Trailers; they end a body that has not ended.
+    RequestTrailers,
+    /// The shell has decided what [`Action::Decide`] asked for.
+    Decided(Decision),
+    /// The upstream has answered.
+    ResponseHeaders(Served),
+    /// A piece of the answer.
+    ResponseBody {
+        /// Its bytes.
+        bytes: Vec<u8>,
+        /// Whether no more follow.
+        end: bool,
+    },
+    /// The answer's trailers.
+    ResponseTrailers,
+}
+
+/// Who answered and how, by Envoy's word.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Served {
+    /// `upstream.address`; empty when not told.
+    pub address: String,
+    /// `upstream.request_attempt_count`; 0 when not told.
+    pub attempts: u64,
+    /// `response.flags`, Envoy's bit set.
+    pub flags: u64,
+    /// `:status`; 0 when not told.
+    pub status: u32,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Decide where this request goes, and say so by [`Input::Decided`].
+    Decide(Question),
+    /// Send this.
+    Reply(Reply),
+    /// The upstream has answered, for whoever watches replicas.
+    Observe(Served),
+}
+
+/// A request to be decided.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Question {
+    /// Without its query string.
+    pub path: String,
+    /// The whole body, or why it is not at hand.
+    pub body: Result<Vec<u8>, Reason>,
+    /// Whether Envoy goes on by itself when the answer takes too long.
+    pub envoy_has_a_clock: bool,
+}
+
+/// One exchange.
+#[derive(Debug)]
+pub struct Session {
+    state: State,
+    path: String,
+    request_mode: BodyMode,
+    response_mode: BodyMode,
+    settings: Settings,
+    evidence: Option<String>,
+    /// The body so far, where this server has to send it back.
+    kept: Vec<u8>,
+    /// Whether trailers ended it.
+    trailers: bool,
+}
+
+/// What of a session is configured.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Settings {
+    /// Largest body, in bytes, that is looked at.
+    pub most_body: usize,
+    /// Most addresses in a destination.
+    pub destinations: usize,
+    /// Whether the answer's headers tell what the pick was based on.
+    pub evidence_header: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum State {
+    /// Nothing has come.
+    Start,
+    /// Headers are in, the body is on its way.
+    Body,
+    /// The shell thinks; on this phase's answer the destination will ride.
+    Deciding(Phase),
+    /// The destination is out; what is left of the body passes.
+    Passing,
+    /// The request is out.
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Phase {
+    Headers,
+    Body,
+    /// Headers and body were kept back.
+    Both {
+        /// Whether the body has ended.
+        ended: bool,
+    },
+}
+
+impl Session {
+    /// A session that waits for its first message.
+    #[must_use]
+    pub const fn new(settings: Settings) -> Self {
+        Self {
+            state: State::Start,
+            path: String::new(),
+            request_mode: BodyMode::None,
+            response_mode: BodyMode::None,
+            settings,
+            evidence: None,
+            kept: Vec::new(),
+            trailers: false,
+        }
+    }
+
+    /// Takes one input.
+    #[must_use]
+    pub fn on(&mut self, input: Input) -> Vec<Action> {
+        match input {
+            Input::RequestHeaders { path, request_body, response_body, end } => {
+                self.request_mode = request_body;
+                self.response_mode = response_body;
+                self.path = path.split('?').next().unwrap_or_default().to_owned();
+                self.on_headers(end)
+            }
+            Input::RequestBody { bytes, end } => self.on_body(bytes, end),
+            Input::RequestTrailers => self.on_trailers(),
+            Input::Decided(decision) => self.on_decided(&decision),
+            Input::ResponseHeaders(served) => {
+                let evidence = self.evidence.clone();
+                vec![Action::Observe(served), Action::Reply(Reply::ResponseHeaders(evidence))]
+            }
+            Input::ResponseBody { bytes, end } => match self.response_mode {
+                BodyMode::FullDuplexStreamed => {
+                    pieces(bytes, end, |bytes, end| Reply::ResponseBodyPiece { bytes, end })
+                }
+                _ => vec![Action::Reply(Reply::ResponseBody)],
+            },
+            Input::ResponseTrailers => vec![Action::Reply(Reply::ResponseTrailers)],
+        }
+    }
+
+    /// Whether the request is out, so that nothing is lost if the stream ends here.
+    #[must_use]
+    pub const fn request_is_out(&self) -> bool {
+        matches!(self.state, State::Done)
+    }
+
+    /// Whether the answer's body passes through here.
+    #[must_use]
+    pub const fn carries_response_body(&self) -> bool {
+        !matches!(self.response_mode, BodyMode::None)
+    }
+
+    fn on_headers(&mut self, end: bool) -> Vec<Action> {
+        if end {
+            // A request without a body is none of those that a cache speeds up.
+            self.state = State::Deciding(Phase::Headers);
+            return vec![self.question(Err(Reason::OTHER_PATH))];
+        }
+        match self.request_mode {
+            BodyMode::Buffered | BodyMode::BufferedPartial => {
+                self.state = State::Body;
+                vec![Action::Reply(Reply::RequestHeaders(None))]
+            }
+            BodyMode::FullDuplexStreamed => {
+                self.state = State::Body;
+                Vec::new()
+            }
+            BodyMode::None | BodyMode::Streamed => {
+                self.state = State::Deciding(Phase::Headers);
+                vec![self.question(Err(Reason::BODY_NOT_SENT))]
+            }
+        }
+    }
+
+    fn on_body(&mut self, bytes: Vec<u8>, end: bool) -> Vec<Action> {
+        match (self.state, self.request_mode) {
+            (State::Body, BodyMode::FullDuplexStreamed) => {
+                if self.kept.is_empty() {
+                    self.kept = bytes;
+                } else {
+                    self.kept.extend_from_slice(&bytes);
+                }
+                if !end && self.kept.len() <= self.settings.most_body {
+                    return Vec::new();
+                }
+                self.state = State::Deciding(Phase::Both { ended: end });
+                vec![self.question_about_kept()]
+            }
+            (State::Body, _) => {
+                self.state = State::Deciding(Phase::Body);
+                let body = if !end {
+                    Err(Reason::BODY_CUT)
+                } else if self.settings.most_body < bytes.len() {
+                    Err(Reason::BODY_TOO_LARGE)
+                } else {
+                    Ok(bytes)
+                };
+                vec![self.question(body)]
+            }
+            (State::Deciding(Phase::Both { .. }), _) => {
+                // What comes in while the shell thinks about a body that is too large to look at.
+                self.kept.extend_from_slice(&bytes);
+                self.state = State::Deciding(Phase::Both { ended: end });
+                Vec::new()
+            }
+            (_, BodyMode::FullDuplexStreamed) => {
+                if end {
+                    self.state = State::Done;
+                }
+                pieces(bytes, end, |bytes, end| Reply::RequestBodyPiece { bytes, end })
+            }
+            _ => vec![Action::Reply(Reply::RequestBody(None))],
+        }
+    }
+
+    fn on_trailers(&mut self) -> Vec<Action> {
+        match (self.state, self.request_mode) {
+            (State::Body, BodyMode::FullDuplexStreamed) => {
+                self.trailers = true;
+                self.state = State::Deciding(Phase::Both { ended: true });
+                vec![self.question_about_kept()]
+            }
+            (State::Deciding(Phase::Both { .. }), _) => {
+                self.trailers = true;
+                self.state = State::Deciding(Phase::Both { ended: true });
+                Vec::new()
+            }
+            _ => {
+                self.state = if self.state == State::Passing { State::Done } else { self.state };
+                vec![Action::Reply(Reply::RequestTrailers)]
+            }
+        }
+    }
+
+    fn on_decided(&mut self, decision: &Decision) -> Vec<Action> {
+        let State::Deciding(phase) = self.state else { return Vec::new() };
+        let destination = Destination::new(&decision.names, self.settings.destinations);
+        self.evidence = self.settings.evidence_header.then(|| decision.evidence());
+        match phase {
+            Phase::Headers => {
+                self.state = State::Done;
+                vec![Action::Reply(Reply::RequestHeaders(destination))]
+            }
+            Phase::Body => {
+                self.state = State::Done;
+                vec![Action::Reply(Reply::RequestBody(destination))]
+            }
+            Phase::Both { ended } => {
+                let kept = std::mem::take(&mut self.kept);
+                let mut actions = vec![Action::Reply(Reply::RequestHeaders(destination))];
+                let marked = ended && !self.trailers;
+                if !kept.is_empty() || marked {
+                    actions.extend(pieces(kept, marked, |bytes, end| Reply::RequestBodyPiece { bytes, end }));
+                }
+                if self.trailers {
+                    actions.push(Action::Reply(Reply::RequestTrailers));
+                }
+                self.state = if ended { State::Done } else { State::Passing };
+                actions
+            }
+        }
+    }
+
+    fn question(&self, body: Result<Vec<u8>, Reason>) -> Action {
+        let envoy_has_a_clock = self.request_mode != BodyMode::FullDuplexStreamed;
+        Action::Decide(Question { path: self.path.clone(), body, envoy_has_a_clock })
+    }
+
+    /// The body is wanted twice: to think about, and to send back.
+    fn question_about_kept(&self) -> Action {
+        if self.settings.most_body < self.kept.len() {
+            self.question(Err(Reason::BODY_TOO_LARGE))
+        } else {
+            self.question(Ok(self.kept.clone()))
+        }
+    }
+}
+
+/// A body in pieces; one empty piece for an empty body, since the end mark needs one.
+fn pieces(bytes: Vec<u8>, end: bool, piece: impl Fn(Vec<u8>, bool) -> Reply) -> Vec<Action> {
+    if bytes.len() <= CHUNK {
+        return vec![Action::Reply(piece(bytes, end))];
+    }
+    let n = bytes.len().div_ceil(CHUNK);
+    let chunks = bytes.chunks(CHUNK).enumerate();
+    chunks.map(|(i, chunk)| Action::Reply(piece(chunk.to_vec(), end && i + 1 == n))).collect()
+}

@@ -1,0 +1,173 @@
+//! Everything that a server knows at one time, and what happens to it. The shell keeps it behind one lock.
+
+use std::time::Instant;
+
+use kvpick_proto::words::{AgentMessage, InFlight, ServerMessage};
+
+use crate::{
+    feed::{Close, Feed, Note, StreamId},
+    health::Failure,
+    outcome::Reason,
+    pick::{self, Ask, Chains, Naming, Pick},
+    replicas::{Memory, ReplicaId, ReplicaSpec, Replicas},
+    score::Weights,
+};
+
+/// All that a server knows.
+#[derive(Debug)]
+pub struct World {
+    /// The replicas.
+    pub replicas: Replicas,
+    /// The agents' connections.
+    pub feed: Feed,
+    weights: Weights,
+    picks: u64,
+    seed: u64,
+}
+
+/// A request on its way to a replica; must be handed back when it ends.
+#[derive(Debug, Eq, PartialEq)]
+#[must_use = "a request that never ends keeps its replica busy for ever"]
+pub struct Ticket {
+    replica: ReplicaId,
+}
+
+/// What is to be known before a prompt is chained.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Replicas that may serve it.
+    pub candidates: Vec<ReplicaId>,
+    /// Whether one of them says that it serves the model.
+    pub model_known: bool,
+    /// How they name its blocks.
+    pub namings: Vec<Naming>,
+}
+
+impl World {
+    /// A server of that name in front of those replicas, of which nothing is known yet.
+    #[must_use]
+    pub fn new(
+        server: String,
+        replicas: Vec<ReplicaSpec>,
+        memory: &Memory,
+        weights: Weights,
+        seed: u64,
+        now: Instant,
+    ) -> Self {
+        Self {
+            replicas: Replicas::new(replicas, memory),
+            feed: Feed::new(server, now),
+            weights,
+            picks: 0,
+            seed,
+        }
+    }
+
+    /// First step of a pick: who may serve the model, and how do they name blocks.
+    #[must_use]
+    pub fn plan(&self, model: Option<&str>) -> Plan {
+        let (candidates, model_known) = pick::candidates(&self.replicas, model);
+        let namings = pick::namings(&self.replicas, &candidates, model);
+        Plan { candidates, model_known, namings }
+    }
+
+    /// The base model behind a model or adapter name, as the operator calls it: the key of its tokenizer.
+    #[must_use]
+    pub fn base_models(&self, model: &str) -> Vec<String> {
+        let serving = self.replicas.iter().find(|(_, it)| it.serves(model));
+        serving.map_or_else(Vec::new, |(_, it)| it.base_models().map(str::to_owned).collect())
+    }
+
+    /// Last step of a pick: decides, and remembers what it decided. The ticket is `None` when there is no opinion.
+    pub fn pick(
+        &mut self,
+        plan: &Plan,
+        ask: &Ask<'_>,
+        chains: &Chains,
+        now: Instant,
+    ) -> (Pick, Option<Ticket>) {
+        let ask = match ask.prompts {
+            Ok(_) if !plan.model_known => &Ask { prompts: Err(Reason::UNKNOWN_MODEL), ..*ask },
+            Ok(_) | Err(_) => ask,
+        };
+        self.picks += 1;
+        let tie = self.seed ^ self.picks;
+        let pick = pick::pick(&self.replicas, &plan.candidates, ask, chains, &self.weights, tie, now);
+        let Some(&id) = pick.replicas.first() else { return (pick, None) };
+        let replica = &mut self.replicas[id];
+        let keys = pick::keys_for(replica, ask.model, chains).concat();
+        replica.routed.record(keys.iter().copied(), now);
+        let view = replica.holdings.view(&crate::index::Worth::GPU);
+        let missing: Vec<_> = keys.into_iter().filter(|it| view.worth(*it) <= 0.0).collect();
+        replica.expected.record(missing, now);
+        let uncached = pick.prompt_tokens - pick.predicted_tokens;
+        replica.busy.on_start(uncached, self.weights.prefill_rate, now);
+        (pick, Some(Ticket { replica: id }))
+    }
+
+    /// A request has ended, however.
+    pub fn finish(&mut self, ticket: Ticket, now: Instant) {
+        let Ticket { replica } = ticket;
+        self.replicas[replica].busy.on_end(now);
+    }
+
+    /// A replica was seen to fail. Returns whether it is out because of it, as news.
+    pub fn on_failure(&mut self, id: ReplicaId, why: Failure, now: Instant) -> bool {
+        let replica = &mut self.replicas[id];
+        // What was on its way there has not arrived.
+        replica.expected.clear();
+        replica.health.on_failure(why, now)
+    }
+
+    /// A probe of a replica that is out was answered, or not. Returns whether it is back.
+    pub fn on_probe(&mut self, id: ReplicaId, answered: bool, now: Instant) -> bool {
+        self.replicas[id].health.on_probe(answered, now)
+    }
+
+    /// The replicas that are to be probed now.
+    #[must_use]
+    pub fn probes_due(&self, now: Instant) -> Vec<ReplicaId> {
+        let due = self.replicas.iter().filter(|(_, it)| it.health.probe_at().is_some_and(|at| at <= now));
+        due.map(|(id, _)| id).collect()
+    }
+
+    /// See [`Feed::open`].
+    pub fn open_stream(&mut self, now: Instant) -> StreamId {
+        self.feed.open(now)
+    }
+
+    /// See [`Feed::on_message`].
+    ///
+    /// # Errors
+    /// When the stream must end.
+    pub fn on_message(&mut self, id: StreamId, message: AgentMessage, now: Instant) -> Result<(), Close> {
+        self.feed.on_message(id, message, &mut self.replicas, now)
+    }
+
+    /// See [`Feed::poll`].
+    ///
+    /// # Errors
+    /// When the stream must end.
+    pub fn poll_stream(&mut self, id: StreamId, now: Instant) -> Result<Vec<ServerMessage>, Close> {
+        let Self { replicas, weights, .. } = self;
+        let in_flight = |id: ReplicaId| -> InFlight { replicas[id].busy.own(weights.prefill_rate, now) };
+        self.feed.poll(id, in_flight, now)
+    }
+
+    /// See [`Feed::close`].
+    pub fn close_stream(&mut self, id: StreamId, now: Instant) {
+        self.feed.close(id, &mut self.replicas, now);
+    }
+
+    /// Lets time pass: empties what was stale for too long. Returns what happened since the last call.
+    pub fn on_time(&mut self, now: Instant) -> Vec<Note> {
+        self.feed.on_time(&mut self.replicas, now);
+        self.feed.take_notes()
+    }
+
+    /// What keeps this server from being ready.
+    #[must_use]
+    pub fn awaited(&self, now: Instant) -> Vec<String> {
+        self.feed.awaited(&self.replicas, now)
+    }
+}

@@ -1,0 +1,41 @@
+//! What the tests of prompts share.
+
+use std::{fs, path::PathBuf};
+
+use kvpick_core::{
+    prompts::{ModelFiles, Prompter, Settings},
+    request::{Api, Request},
+};
+
+/// The workspace.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// A file of a tokenizer package that the build tools fetch.
+#[track_caller]
+fn tool(model: &str, file: &str) -> String {
+    let path = root().join("target/tools/tokenizers").join(model).join(file);
+    match fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) => panic!("{}: {error}; run `make tools` first", path.display()),
+    }
+}
+
+/// A prompter of a package's files.
+#[track_caller]
+pub(crate) fn prompter(model: &str, settings: Settings) -> Prompter {
+    let (tokenizer, config) = (tool(model, "tokenizer.json"), tool(model, "tokenizer_config.json"));
+    let files = ModelFiles {
+        tokenizer_json: tokenizer.as_bytes(),
+        tokenizer_config_json: Some(config.as_bytes()),
+        chat_template: None,
+    };
+    Prompter::new(files, settings).expect("the package's files load")
+}
+
+/// The answer to a body: its ids, or the label of why there are none.
+pub(crate) fn answer(prompter: &Prompter, api: Api, body: &[u8]) -> Result<Vec<Vec<u32>>, String> {
+    let request = Request::parse(api, body).map_err(|error| format!("{}: {error}", error.label()))?;
+    prompter.token_ids(&request).map_err(|error| format!("{}: {error}", error.label()))
+}

@@ -1,0 +1,103 @@
+//! Requests and templates that mean harm, or nothing.
+
+mod prompts_common;
+
+use kvpick_core::{
+    prompts::Settings,
+    request::{Api, Request},
+};
+use prompts_common::{answer, prompter};
+use serde_json::Value;
+
+/// A template that would run for ever ends, and one that raises says why.
+#[test]
+fn hostile_templates_end() {
+    let prompter = prompter("qwen3", Settings { trust_request_chat_template: true, ..Settings::default() });
+    let error = |template: &str| {
+        let body =
+            serde_json::json!({"messages": [{"role": "user", "content": "x"}], "chat_template": template});
+        let request = Request::parse(Api::ChatCompletions, body.to_string().as_bytes()).expect("a chat");
+        let error = prompter.token_ids(&request).expect_err("no prompt");
+        assert_eq!(error.label(), "template", "{error}");
+        error.to_string()
+    };
+    assert!(error("{{ raise_exception('roles must alternate') }}").contains("roles must alternate"));
+    assert!(error("{{ strftime_now('%Y') }}").contains("clock"));
+    assert!(error("{% if %}").contains("syntax error"));
+    for template in [
+        "{{ 'x' * 20000000 }}",
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ 'x' * 99999999 }}",
+        "{% set n = namespace(s='x') %}{% for i in range(99999) %}{% set n.s = n.s + n.s %}{% endfor %}",
+        "{{ ('x,' * 9999).replace('x', 'y' * 99999) }}",
+        "{{ 'x'.center(9999999999) }}",
+        "{{ ('y' * 99999).join(('x ' * 99999).split()) }}",
+    ] {
+        error(template);
+    }
+}
+
+mod properties {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Bits of requests, put together at random.
+    fn json() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            "user|system|developer|tool|assistant|text|function|left".prop_map(Value::from),
+            ".{0,8}".prop_map(Value::from),
+        ];
+        let key =
+            "messages|role|content|tool_calls|function|arguments|type|text|tools|reasoning|documents|name";
+        leaf.prop_recursive(5, 40, 6, move |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+                prop::collection::btree_map(key, inner, 0..6)
+                    .prop_map(|entries| Value::Object(entries.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn config() -> ProptestConfig {
+        ProptestConfig { failure_persistence: None, ..ProptestConfig::default() }
+    }
+
+    proptest! {
+        #![proptest_config(config())]
+
+        #[test]
+        fn any_bytes_are_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Request::parse(Api::ChatCompletions, &bytes);
+            let _ = Request::parse(Api::Completions, &bytes);
+        }
+
+        /// The parser of request bodies agrees with a strict one wherever that one accepts.
+        #[test]
+        fn json_reads_as_json(value in json()) {
+            let text = value.to_string();
+            let ours = kvpick_core::request::json::parse_text(&text).expect("valid JSON");
+            prop_assert_eq!(ours, kvpick_core::request::json::Json::from(&value));
+        }
+    }
+
+    /// Requests of any shape give ids or a reason.
+    #[test]
+    fn any_request_is_answered() {
+        let prompter = prompter("qwen3", Settings::default());
+        let strategy = (prop::collection::vec(json(), 1..4), json(), json(), json());
+        proptest!(config(), |((messages, tools, kwargs, other) in strategy)| {
+            let body = serde_json::json!({
+                "messages": messages, "tools": tools, "chat_template_kwargs": kwargs,
+                "add_generation_prompt": other, "continue_final_message": true, "prompt": messages,
+            });
+            for api in [Api::ChatCompletions, Api::Completions] {
+                let _ = answer(&prompter, api, body.to_string().as_bytes());
+            }
+        });
+    }
+}

@@ -1,0 +1,268 @@
+//! What is started, in which order, and how it stops.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::Path,
+    sync::{Arc, OnceLock},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessorServer;
+use kvpick_core::{session::Settings, world::World};
+use kvpick_proto::pb::feed_server::FeedServer;
+use kvpick_service::{
+    addresses,
+    admin::{self, Admin},
+    drain::{self, Drain},
+    logs::Logs,
+    ready::Ready,
+};
+use prometheus::Registry;
+use tokio::net::TcpListener;
+use tonic::{
+    service::Routes,
+    transport::{Server, server::TcpIncoming},
+};
+use tonic_health::{ServingStatus, server::HealthReporter};
+
+use crate::{
+    config::Config, decide::Decider, ext_proc::Picker, feeds::Feeds, metrics::Metrics, models::Models, probe,
+    shared::Shared, status,
+};
+
+/// How long a shutdown waits for requests under way before it cuts them.
+const GRACE: Duration = Duration::from_secs(25);
+
+/// A gRPC message holds a whole body in `BUFFERED` mode; this is for what is around it.
+const MESSAGE_OVERHEAD: usize = 1 << 20;
+
+/// HTTP/2 windows. The default of 64 KiB costs a round trip for every body above it.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// gRPC health services that are asked for in the field; see the endpoint picker protocol, and the charts of others.
+const HEALTH_SERVICES: [&str; 5] =
+    ["", "liveness", "readiness", "envoy.service.ext_proc.v3.ExternalProcessor", "inference-extension"];
+
+/// A server whose sockets are bound and whose parts run.
+#[derive(Debug)]
+pub struct App {
+    drain: Drain,
+    /// Where it listens: `ext_proc`, `feed` and `admin`.
+    pub addresses: BTreeMap<String, SocketAddr>,
+}
+
+impl App {
+    /// Binds, starts everything and returns at once; readiness comes later.
+    ///
+    /// # Errors
+    /// A socket that can't be bound.
+    pub async fn start(config: Config, logs: Option<Logs>) -> anyhow::Result<Self> {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).context("metrics")?;
+        let drain = Drain::new();
+        let ready = Ready::default();
+        let weights = kvpick_core::score::Weights::from(config.score);
+        let (memory, now) = (config.memory.into(), Instant::now());
+        // Ties are broken differently by each server, or all of them would send a cold prompt to the same replica.
+        let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &config.server);
+        let world = World::new(config.server.clone(), config.replica_specs(), &memory, weights, seed, now);
+        let shared = Shared::new(world, metrics);
+
+        let picker_socket = bind("listen", config.listen).await?;
+        let feed_socket = bind("feed", config.feed).await?;
+        let admin_socket = bind("admin", config.admin).await?;
+        let addresses = BTreeMap::from([
+            ("ext_proc".to_owned(), picker_socket.local_addr()?),
+            ("feed".to_owned(), feed_socket.local_addr()?),
+            ("admin".to_owned(), admin_socket.local_addr()?),
+        ]);
+
+        let models = load_models(&config, &ready, &drain);
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        let workers = if config.workers == 0 { cores } else { config.workers };
+        let rate = weights.prefill_rate;
+        let decider = Arc::new(Decider::new(Arc::clone(&shared), models, workers, config.budget, rate));
+        let settings = Settings {
+            most_body: config.max_body_bytes,
+            destinations: config.destinations,
+            evidence_header: config.evidence_header,
+        };
+        let most = config.max_body_bytes + MESSAGE_OVERHEAD;
+        let picker = Picker::new(Arc::clone(&shared), decider, settings, drain.clone());
+        let picker = ExternalProcessorServer::new(picker)
+            .max_decoding_message_size(most)
+            .max_encoding_message_size(most);
+        let (health, health_service) = tonic_health::server::health_reporter();
+        let feeds = FeedServer::new(Feeds::new(Arc::clone(&shared), drain.clone()));
+
+        let routes = Routes::new(picker).add_service(health_service);
+        serve("ext_proc server", picker_socket, routes, &drain);
+        serve("feed server", feed_socket, Routes::new(feeds), &drain);
+        let http = reqwest::Client::builder().no_proxy().build().context("HTTP client")?;
+        drain.spawn("probes", probe::run(Arc::clone(&shared), http, drain.clone()));
+        watch_copies(&shared, &ready, &drain);
+        drain.spawn("health", report_health(health, ready.clone(), drain.clone()));
+
+        let admin = Admin {
+            registry,
+            status: {
+                let (server, ready, shared) = (config.server.clone(), ready.clone(), Arc::clone(&shared));
+                Arc::new(move || {
+                    let awaited = ready.awaited();
+                    status::status(&server, &awaited, &shared.world(), rate, Instant::now())
+                })
+            },
+            ready,
+            config: serde_json::to_value(&config).context("configuration")?,
+            logs,
+        };
+        drain.spawn("admin", admin::serve(admin_socket, admin, drain.clone()));
+        tracing::info!(?addresses, replicas = config.replicas.len(), models = config.models.len(), "started");
+        Ok(Self { drain, addresses })
+    }
+
+    /// Runs until a signal asks to stop, then lets requests under way end.
+    ///
+    /// # Errors
+    /// When the addresses' file can't be written.
+    pub async fn run(self, addresses_file: Option<&Path>) -> anyhow::Result<()> {
+        if let Some(file) = addresses_file {
+            addresses::write(file, &self.addresses)
+                .with_context(|| format!("can't write --addresses-file {}", file.display()))?;
+        }
+        drain::terminated().await;
+        tracing::info!("asked to stop");
+        if self.stop(GRACE).await {
+            tracing::info!("stopped; nothing was cut");
+        }
+        Ok(())
+    }
+
+    /// Stops; returns whether everything ended within the grace.
+    pub async fn stop(&self, grace: Duration) -> bool {
+        self.drain.start();
+        let in_time = self.drain.finished(grace).await;
+        if !in_time {
+            tracing::warn!(running = ?self.drain.running(), "stopped; what still ran was cut");
+        }
+        in_time
+    }
+}
+
+async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("{field}: can't bind {address}; is another program there?"))
+}
+
+/// The connections of a bound socket. `TCP_NODELAY` is set by the incoming stream itself: the server builder's switch
+/// has no effect on one that it is handed, and without it every exchange takes 40 ms.
+fn incoming(listener: TcpListener) -> TcpIncoming {
+    TcpIncoming::from(listener).with_nodelay(Some(true))
+}
+
+/// Serves gRPC on a bound socket.
+fn serve(name: &'static str, listener: TcpListener, routes: Routes, drain: &Drain) {
+    let incoming = incoming(listener);
+    let stop = drain.clone();
+    drain.spawn(name, async move {
+        let server = Server::builder()
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .http2_keepalive_interval(Some(Duration::from_secs(10)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+            .add_routes(routes)
+            .serve_with_incoming_shutdown(incoming, async move { stop.started().await });
+        if let Err(error) = server.await {
+            tracing::error!(name, %error, "a server failed");
+        }
+    });
+}
+
+/// Reads tokenizers off the I/O threads; the server is not ready before.
+fn load_models(config: &Config, ready: &Ready, drain: &Drain) -> Arc<OnceLock<Models>> {
+    let models = Arc::new(OnceLock::new());
+    let hold = ready.hold("tokenizers");
+    let (slot, configs) = (Arc::clone(&models), config.models.clone());
+    drain.spawn("tokenizers", async move {
+        let start = Instant::now();
+        match tokio::task::spawn_blocking(move || Models::load(&configs)).await {
+            Ok(Ok(models)) => {
+                tracing::info!(?models, took_s = start.elapsed().as_secs_f64(), "tokenizers are loaded");
+                slot.set(models).ok();
+            }
+            Ok(Err(error)) => {
+                tracing::error!(error = format!("{error:#}"), "no tokenizers: requests go by load");
+                slot.set(Models::default()).ok();
+            }
+            Err(error) => tracing::error!(%error, "the loading of tokenizers died: requests go by load"),
+        }
+        drop(hold);
+    });
+    models
+}
+
+/// Holds readiness until every replica's blocks are known, or it is said why not, or the wait is over.
+fn watch_copies(shared: &Arc<Shared>, ready: &Ready, drain: &Drain) {
+    const TICK: Duration = Duration::from_millis(20);
+    let hold = ready.hold("agents' copies");
+    let (shared, stop) = (Arc::clone(shared), drain.clone());
+    drain.spawn("first copies", async move {
+        let mut tick = tokio::time::interval(TICK);
+        loop {
+            tokio::select! {
+                _ = tick.tick() => (),
+                () = stop.started() => return,
+            }
+            let awaited = shared.world().awaited(Instant::now());
+            if awaited.is_empty() {
+                break;
+            }
+        }
+        drop(hold);
+    });
+}
+
+/// Tells gRPC health clients, Envoy first of all.
+async fn report_health(health: HealthReporter, ready: Ready, drain: Drain) {
+    const TICK: Duration = Duration::from_millis(20);
+    let all = async |status| {
+        for service in HEALTH_SERVICES {
+            health.set_service_status(service, status).await;
+        }
+    };
+    all(ServingStatus::NotServing).await;
+    health.set_service_status("liveness", ServingStatus::Serving).await;
+    let mut tick = tokio::time::interval(TICK);
+    while !ready.is_ready() {
+        tokio::select! {
+            _ = tick.tick() => (),
+            () = drain.started() => return,
+        }
+    }
+    all(ServingStatus::Serving).await;
+    tracing::info!("ready");
+    drain.started().await;
+    all(ServingStatus::NotServing).await;
+    health.set_service_status("liveness", ServingStatus::Serving).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn accepted_connections_do_not_wait_for_full_packets() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut incoming = incoming(listener);
+        let _client = tokio::net::TcpStream::connect(address).await.unwrap();
+        let accepted = incoming.next().await.unwrap().unwrap();
+        assert!(accepted.nodelay().unwrap());
+    }
+}

@@ -1,0 +1,246 @@
+//! From a body to a decision: rendering, tokenizing and hashing off the I/O threads, within a budget, and never a
+//! failure: what can't be known is left out and named as the reason.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use kvpick_core::{
+    outcome::{Reason, Tier},
+    pick::{self, Ask, Chains},
+    reply::Decision,
+    request::{Api, Request, json},
+    session::Question,
+    world::Plan,
+};
+use kvpick_proto::words::ReplicaName;
+use tokio::sync::Semaphore;
+
+use crate::{
+    config::BudgetConfig,
+    models::Models,
+    shared::{Shared, Underway},
+};
+
+/// Most requests that wait for a worker. Beyond, the next one goes by load: it would only wait out its budget.
+const MOST_WAITING: usize = 1_024;
+
+/// Bytes of a prompt per token, for the estimate of its prefill time; the usual figure of English text.
+const BYTES_PER_TOKEN: f64 = 4.0;
+
+/// Decides requests.
+#[derive(Debug)]
+pub struct Decider {
+    shared: Arc<Shared>,
+    models: Arc<OnceLock<Models>>,
+    workers: Arc<Semaphore>,
+    waiting: AtomicUsize,
+    budget: BudgetConfig,
+    prefill_rate: f64,
+}
+
+/// What a worker has made of a body.
+#[derive(Debug)]
+struct Prepared {
+    plan: Plan,
+    model: Option<String>,
+    prompts: Result<Vec<Vec<u32>>, Reason>,
+    reads_cache: bool,
+    chains: Chains,
+}
+
+impl Decider {
+    /// A decider with that many workers. Until `models` is set every request goes by load.
+    #[must_use]
+    pub fn new(
+        shared: Arc<Shared>,
+        models: Arc<OnceLock<Models>>,
+        workers: usize,
+        budget: BudgetConfig,
+        prefill_rate: f64,
+    ) -> Self {
+        let workers = Arc::new(Semaphore::new(workers.max(1)));
+        Self { shared, models, workers, waiting: AtomicUsize::new(0), budget, prefill_rate }
+    }
+
+    /// Decides. Counts the outcome, logs it, and remembers it until the returned value is dropped.
+    pub async fn decide(&self, question: Question) -> Underway {
+        let start = Instant::now();
+        let Question { path, body, envoy_has_a_clock } = question;
+        let api = Api::of_path(&path);
+        // Set by the worker as soon as it is known, for when the rest takes too long.
+        let model = Arc::new(OnceLock::new());
+        let prepared = match body {
+            Ok(body) => {
+                let budget = self.budget_for(body.len(), envoy_has_a_clock);
+                let work = self.prepare(api, body, Arc::clone(&model));
+                tokio::time::timeout(budget, work).await.unwrap_or(Err(Reason::OVER_BUDGET))
+            }
+            Err(reason) => Err(reason),
+        };
+        let prepared = prepared.unwrap_or_else(|reason| {
+            let model: Option<String> = model.get().cloned();
+            let plan = self.shared.world().plan(model.as_deref());
+            Prepared { plan, model, prompts: Err(reason), reads_cache: false, chains: Chains::new() }
+        });
+        let underway = self.pick(&prepared);
+        self.report(&underway.decision, prepared.model.as_deref(), &path, start.elapsed());
+        underway
+    }
+
+    async fn prepare(
+        &self,
+        api: Option<Api>,
+        body: Vec<u8>,
+        model: Arc<OnceLock<String>>,
+    ) -> Result<Prepared, Reason> {
+        if MOST_WAITING <= self.waiting.load(Ordering::Relaxed) {
+            return Err(Reason::OVERLOADED);
+        }
+        let queued = Queued::new(&self.waiting);
+        let permit = Arc::clone(&self.workers).acquire_owned().await.map_err(|_| Reason::OVERLOADED)?;
+        drop(queued);
+        let shared = Arc::clone(&self.shared);
+        let models = Arc::clone(&self.models);
+        let work = tokio::task::spawn_blocking(move || {
+            // Held by the work itself: who stops waiting for it does not free its core.
+            let _permit = permit;
+            prepare(&shared, &models, api, &body, &model)
+        });
+        work.await.map_err(|_| Reason::WORKER_DIED)
+    }
+
+    fn pick(&self, prepared: &Prepared) -> Underway {
+        let Prepared { plan, model, prompts, reads_cache, chains } = prepared;
+        let ask = Ask {
+            model: model.as_deref(),
+            prompts: prompts.as_deref().map_err(|reason| *reason),
+            reads_cache: *reads_cache,
+        };
+        let mut world = self.shared.world();
+        let (pick, ticket) = world.pick(plan, &ask, chains, Instant::now());
+        let names: Vec<ReplicaName> = pick.replicas.iter().map(|it| world.replicas[*it].spec.name).collect();
+        drop(world);
+        Underway::new(Arc::clone(&self.shared), ticket, Decision::new(&pick, names))
+    }
+
+    fn report(&self, decision: &Decision, model: Option<&str>, path: &str, took: Duration) {
+        let metrics = &self.shared.metrics;
+        let (tier, reason) = (decision.tier.label(), decision.reason.label());
+        metrics.decisions.with_label_values(&[tier, reason]).inc();
+        metrics.decision_seconds.observe(took.as_secs_f64());
+        metrics.prompt_tokens.inc_by(decision.prompt_tokens);
+        metrics.predicted_tokens.inc_by(decision.predicted_tokens);
+        let replica = decision.names.first().map_or_else(String::new, ToString::to_string);
+        if !replica.is_empty() {
+            metrics.picks.with_label_values(&[replica.as_str()]).inc();
+        }
+        let took_ms = took.as_secs_f64() * 1e3;
+        let (prompt_tokens, predicted_tokens) = (decision.prompt_tokens, decision.predicted_tokens);
+        let model = model.unwrap_or_default();
+        if decision.tier == Tier::Precise || decision.reason == Reason::OTHER_PATH {
+            tracing::debug!(
+                tier,
+                reason,
+                replica,
+                model,
+                path,
+                prompt_tokens,
+                predicted_tokens,
+                took_ms,
+                "decided"
+            );
+        } else {
+            tracing::info!(
+                tier,
+                reason,
+                replica,
+                model,
+                path,
+                prompt_tokens,
+                predicted_tokens,
+                took_ms,
+                "decided"
+            );
+        }
+    }
+
+    fn budget_for(&self, body_bytes: usize, envoy_has_a_clock: bool) -> Duration {
+        let BudgetConfig { base_ms, share_of_prefill, max_ms, full_duplex_ms } = self.budget;
+        let prefill_s = body_bytes as f64 / BYTES_PER_TOKEN / self.prefill_rate;
+        let budget = Duration::from_millis(base_ms)
+            + Duration::try_from_secs_f64(share_of_prefill * prefill_s).unwrap_or(Duration::MAX / 2);
+        budget.min(Duration::from_millis(if envoy_has_a_clock { max_ms } else { full_duplex_ms }))
+    }
+}
+
+/// Counts a waiting request until dropped, also when its budget ends while it waits.
+struct Queued<'a>(&'a AtomicUsize);
+
+impl<'a> Queued<'a> {
+    fn new(waiting: &'a AtomicUsize) -> Self {
+        waiting.fetch_add(1, Ordering::Relaxed);
+        Self(waiting)
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn prepare(
+    shared: &Shared,
+    models: &OnceLock<Models>,
+    api: Option<Api>,
+    body: &[u8],
+    early_model: &OnceLock<String>,
+) -> Prepared {
+    let bare = |model: Option<String>, reason| {
+        let plan = shared.world().plan(model.as_deref());
+        Prepared { plan, model, prompts: Err(reason), reads_cache: false, chains: Chains::new() }
+    };
+    let Some(api) = api else { return bare(model_of(body), Reason::OTHER_PATH) };
+    let request = match Request::parse(api, body) {
+        Ok(request) => request,
+        Err(error) => {
+            tracing::info!(%error, "a body that is no request; its replica will say so");
+            return bare(model_of(body), Reason::of(error.label()));
+        }
+    };
+    let model = request.model.clone();
+    if let Some(model) = &model {
+        early_model.set(model.clone()).ok();
+    }
+    let plan = shared.world().plan(model.as_deref());
+    if !plan.model_known {
+        return bare(model, Reason::UNKNOWN_MODEL);
+    }
+    let Some(models) = models.get() else { return bare(model, Reason::NO_TOKENIZER) };
+    let prompter = models.find(model.as_deref()).or_else(|| {
+        // An adapter has its base model's tokenizer.
+        let bases = shared.world().base_models(model.as_deref()?);
+        bases.iter().find_map(|it| models.find(Some(it)))
+    });
+    let Some(prompter) = prompter else { return bare(model, Reason::NO_TOKENIZER) };
+    let prompts = match prompter.token_ids(&request) {
+        Ok(prompts) => prompts,
+        Err(error) => {
+            tracing::info!(%error, model, "no tokens for this request");
+            return bare(model, Reason::of(error.label()));
+        }
+    };
+    let chains = pick::chain(plan.namings.clone(), &prompts, request.cache_salt.as_deref());
+    Prepared { plan, model, prompts: Ok(prompts), reads_cache: request.reads_cache, chains }
+}
+
+/// The model that a body names, whatever else it says: replicas of another model could not answer it.
+fn model_of(body: &[u8]) -> Option<String> {
+    let body = json::parse(body).ok()?;
+    body.as_object()?.get("model")?.as_str().map(str::to_owned)
+}

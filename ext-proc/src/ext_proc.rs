@@ -1,0 +1,187 @@
+//! The gRPC service that Envoy's ext_proc filter talks to: one stream per HTTP request, open until its answer ends.
+
+use std::{pin::Pin, sync::Arc, time::Instant};
+
+use envoy_types::pb::envoy::service::ext_proc::v3::{
+    ProcessingRequest, ProcessingResponse, external_processor_server::ExternalProcessor,
+};
+use kvpick_core::{
+    health::Failure,
+    session::{Action, Question, Served, Session, Settings},
+};
+use kvpick_service::drain::Drain;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::{
+    decide::Decider,
+    shared::{Shared, Underway},
+    wire,
+};
+
+/// Answers that wait for Envoy to read them. A body that is sent back has a few more; they wait for room.
+const ANSWERS: usize = 16;
+
+/// Envoy's response flags for a connection that failed: remote reset, connection failure, connection termination
+/// (`source/common/stream_info`, the legacy bit set of the `response.flags` attribute).
+const CONNECTION_FLAGS: u64 = 0x10 | 0x20 | 0x40;
+
+/// The service.
+#[derive(Clone, Debug)]
+pub struct Picker {
+    shared: Arc<Shared>,
+    decider: Arc<Decider>,
+    settings: Settings,
+    drain: Drain,
+}
+
+impl Picker {
+    /// The service around that decider.
+    #[must_use]
+    pub const fn new(shared: Arc<Shared>, decider: Arc<Decider>, settings: Settings, drain: Drain) -> Self {
+        Self { shared, decider, settings, drain }
+    }
+}
+
+#[tonic::async_trait]
+impl ExternalProcessor for Picker {
+    type ProcessStream = ReceiverStream<Result<ProcessingResponse, Status>>;
+
+    async fn process(
+        &self,
+        request: Request<Streaming<ProcessingRequest>>,
+    ) -> Result<Response<Self::ProcessStream>, Status> {
+        let (answers, stream) = mpsc::channel(ANSWERS);
+        let exchange = Exchange {
+            picker: self.clone(),
+            session: Session::new(self.settings),
+            answers,
+            deciding: None,
+            underway: None,
+            response_begun: false,
+        };
+        self.drain.spawn("exchange with Envoy", exchange.run(request.into_inner()));
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// A decision in the making.
+type Deciding = Pin<Box<dyn Future<Output = Underway> + Send>>;
+
+/// Waits for the decision in the making; for ever where there is none.
+async fn made(deciding: &mut Option<Deciding>) -> Underway {
+    match deciding {
+        Some(deciding) => deciding.await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Exchange {
+    picker: Picker,
+    session: Session,
+    answers: mpsc::Sender<Result<ProcessingResponse, Status>>,
+    deciding: Option<Deciding>,
+    underway: Option<Underway>,
+    response_begun: bool,
+}
+
+/// The stream can't go on.
+struct Gone;
+
+impl Exchange {
+    async fn run(mut self, mut inbound: Streaming<ProcessingRequest>) {
+        loop {
+            let may_leave = self.may_leave();
+            tokio::select! {
+                // A decision that is made goes out before more is read; an end of the stream ends all.
+                biased;
+                underway = made(&mut self.deciding) => {
+                    self.deciding = None;
+                    let decided = kvpick_core::session::Input::Decided(underway.decision.clone());
+                    self.underway = Some(underway);
+                    if self.handle(decided).await.is_err() {
+                        return;
+                    }
+                }
+                message = inbound.message() => match message {
+                    Ok(Some(message)) => {
+                        let Some(input) = wire::input(message) else { continue };
+                        self.response_begun |=
+                            matches!(input, kvpick_core::session::Input::ResponseHeaders(_));
+                        if self.handle(input).await.is_err() {
+                            return;
+                        }
+                    }
+                    Ok(None) => return,
+                    Err(status) => return self.on_error(&status).await,
+                },
+                () = self.picker.drain.started(), if may_leave => return,
+                () = self.answers.closed() => return,
+            }
+        }
+    }
+
+    async fn handle(&mut self, input: kvpick_core::session::Input) -> Result<(), Gone> {
+        for action in self.session.on(input) {
+            match action {
+                Action::Decide(question) => self.deciding = Some(self.decide(question)),
+                Action::Reply(reply) => {
+                    self.answers.send(Ok(wire::response(reply))).await.map_err(|_| Gone)?;
+                }
+                Action::Observe(served) => self.observe(&served),
+            }
+        }
+        Ok(())
+    }
+
+    fn decide(&self, question: Question) -> Deciding {
+        let decider = Arc::clone(&self.picker.decider);
+        Box::pin(async move { decider.decide(question).await })
+    }
+
+    /// While the server shuts down, a stream on which nothing is owed any more may end: Envoy goes on without.
+    /// Where bodies of answers pass through here, what is on its way would be lost, so those run to their end.
+    const fn may_leave(&self) -> bool {
+        self.session.request_is_out() && (self.response_begun || !self.session.carries_response_body())
+    }
+
+    /// Envoy ends most streams by a reset of its own; only what breaks the protocol is an error.
+    async fn on_error(&mut self, status: &Status) {
+        use tonic::Code;
+        match status.code() {
+            Code::OutOfRange | Code::ResourceExhausted | Code::InvalidArgument | Code::Unimplemented => {
+                self.picker.shared.metrics.stream_errors.inc();
+                tracing::warn!(%status, "a stream with Envoy broke; raise max_body_bytes if a message was too large");
+                // Ending with OK would make Envoy send the request on without what was not answered yet.
+                self.answers.send(Err(Status::new(status.code(), status.message()))).await.ok();
+            }
+            _ => tracing::trace!(%status, "Envoy ended the stream"),
+        }
+    }
+
+    /// Learns from how Envoy fared with the replica.
+    fn observe(&self, served: &Served) {
+        let Some(underway) = &self.underway else { return };
+        let Some(picked) = underway.decision.names.first() else { return };
+        let elsewhere = !served.address.is_empty() && served.address != picked.address.to_string();
+        // Named first and not the one that answered: Envoy tried it in vain. Without retries the flags tell.
+        let failed = if 1 < served.attempts && elsewhere {
+            true
+        } else {
+            served.flags & CONNECTION_FLAGS != 0 && !elsewhere && 500 <= served.status
+        };
+        if !failed {
+            return;
+        }
+        let mut world = self.picker.shared.world();
+        let Some(id) = world.replicas.find(picked) else { return };
+        if world.on_failure(id, Failure::Connection, Instant::now()) {
+            drop(world);
+            let replica = picked.to_string();
+            let how = Failure::Connection.label();
+            self.picker.shared.metrics.outs.with_label_values(&[replica.as_str(), how]).inc();
+            tracing::warn!(replica, how, status = served.status, "replica is out until it answers a probe");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! The gRPC service that agents talk to.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kvpick_core::feed::{Close, StreamId};
+use kvpick_proto::{
+    pb::{self, feed_server::Feed},
+    words::{AgentMessage, ServerMessage},
+};
+use kvpick_service::drain::Drain;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::shared::Shared;
+
+/// Messages to one agent that wait for it to read them; there are few, and an agent that does not read them for a
+/// second is as good as silent.
+const OUTBOX: usize = 64;
+
+/// How often a stream is looked after when nothing comes in: heartbeats, news of what is in flight, silence.
+const TICK: Duration = Duration::from_millis(250);
+
+/// The service.
+#[derive(Clone, Debug)]
+pub struct Feeds {
+    shared: Arc<Shared>,
+    drain: Drain,
+}
+
+impl Feeds {
+    /// The service around that world.
+    #[must_use]
+    pub const fn new(shared: Arc<Shared>, drain: Drain) -> Self {
+        Self { shared, drain }
+    }
+}
+
+#[tonic::async_trait]
+impl Feed for Feeds {
+    type StreamStream = ReceiverStream<Result<pb::ServerMessage, Status>>;
+
+    async fn stream(
+        &self,
+        request: Request<Streaming<pb::AgentMessage>>,
+    ) -> Result<Response<Self::StreamStream>, Status> {
+        let peer = request.remote_addr().map_or_else(String::new, |it| it.to_string());
+        let (outbox, stream) = mpsc::channel(OUTBOX);
+        let connection = Connection {
+            id: self.shared.world().open_stream(Instant::now()),
+            shared: Arc::clone(&self.shared),
+            outbox,
+        };
+        let drain = self.drain.clone();
+        self.drain.spawn("agent's stream", async move {
+            tracing::info!(peer, "an agent has connected");
+            let end = tokio::select! {
+                end = connection.run(request.into_inner()) => end,
+                () = drain.started() => End::Left,
+            };
+            match end {
+                End::Left => tracing::info!(peer, "an agent's stream has ended"),
+                End::Broken(status) => {
+                    connection.shared.metrics.feed_closed.with_label_values(&["broken"]).inc();
+                    tracing::warn!(peer, %status, "an agent's stream broke");
+                }
+                End::Closed(why) => {
+                    connection.shared.metrics.feed_closed.with_label_values(&[why.label()]).inc();
+                    tracing::warn!(peer, %why, "an agent's stream is closed");
+                    connection.outbox.try_send(Err(Status::failed_precondition(why.to_string()))).ok();
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+struct Connection {
+    id: StreamId,
+    shared: Arc<Shared>,
+    outbox: mpsc::Sender<Result<pb::ServerMessage, Status>>,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.shared.world().close_stream(self.id, Instant::now());
+    }
+}
+
+enum End {
+    /// The agent, or this server, went away in good order.
+    Left,
+    /// The transport failed.
+    Broken(Status),
+    /// The agent may not go on.
+    Closed(Close),
+}
+
+impl Connection {
+    async fn run(&self, mut inbound: Streaming<pb::AgentMessage>) -> End {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                message = inbound.message() => match message {
+                    Ok(Some(message)) => {
+                        if let Err(end) = self.on_message(message) {
+                            return end;
+                        }
+                    }
+                    Ok(None) => return End::Left,
+                    Err(status) => return End::Broken(status),
+                },
+                _ = tick.tick() => (),
+                () = self.outbox.closed() => return End::Left,
+            }
+            let said = self.shared.world().poll_stream(self.id, Instant::now());
+            match said {
+                Ok(messages) => {
+                    for message in messages {
+                        if !self.say(message) {
+                            return End::Closed(Close::Silent);
+                        }
+                    }
+                }
+                Err(why) => return End::Closed(why),
+            }
+        }
+    }
+
+    fn on_message(&self, message: pb::AgentMessage) -> Result<(), End> {
+        let message = AgentMessage::try_from(message)
+            .map_err(|it| End::Broken(Status::invalid_argument(it.to_string())))?;
+        self.shared.world().on_message(self.id, message, Instant::now()).map_err(End::Closed)
+    }
+
+    /// Returns whether the agent still reads what it is sent.
+    fn say(&self, message: ServerMessage) -> bool {
+        self.outbox.try_send(Ok(message.into())).is_ok()
+    }
+}

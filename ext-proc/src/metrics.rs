@@ -1,0 +1,95 @@
+//! Counters. Every request ends in exactly one `(tier, reason)`.
+
+use prometheus::{
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector,
+};
+
+/// All metrics of the server.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    /// Decisions by `tier` and `reason`.
+    pub decisions: IntCounterVec,
+    /// Seconds from the last byte of a request to its decision.
+    pub decision_seconds: Histogram,
+    /// Picks by `replica`.
+    pub picks: IntCounterVec,
+    /// Prompt tokens of requests whose prompt was made here.
+    pub prompt_tokens: IntCounter,
+    /// Of those, tokens that the picked replica's cache was expected to save.
+    pub predicted_tokens: IntCounter,
+    /// Requests decided and not ended.
+    pub in_flight: IntGauge,
+    /// Failures of replicas that put them out, by `replica` and `how`.
+    pub outs: IntCounterVec,
+    /// Replicas that came back, by `replica`.
+    pub returns: IntCounterVec,
+    /// Agents' streams that ended, by `reason`.
+    pub feed_closed: IntCounterVec,
+    /// Descriptions of replicas that were refused, by `node`.
+    pub feed_refused: IntCounterVec,
+    /// Full copies applied, by `replica`.
+    pub feed_copies: IntCounterVec,
+    /// Streams with Envoy that ended with an error of ours or of the protocol.
+    pub stream_errors: IntCounter,
+}
+
+impl Metrics {
+    /// Registers all of them.
+    ///
+    /// # Errors
+    /// When a name is taken already.
+    pub fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let reg = Registrar(registry);
+        // From a memoized short prompt (0.2 ms) to the hard limit of a decision (0.5 s), a factor of about 2 apart.
+        let buckets = prometheus::exponential_buckets(0.000_25, 2.0, 12)?;
+        Ok(Self {
+            decisions: reg.counters("kvpick_decisions_total", "Requests decided.", &["tier", "reason"])?,
+            decision_seconds: reg.add(Histogram::with_opts(
+                HistogramOpts::new("kvpick_decision_seconds", "From a request's last byte to its decision.")
+                    .buckets(buckets),
+            )?)?,
+            picks: reg.counters("kvpick_picks_total", "Requests sent to a replica.", &["replica"])?,
+            prompt_tokens: reg.counter("kvpick_prompt_tokens_total", "Prompt tokens made here.")?,
+            predicted_tokens: reg.counter(
+                "kvpick_predicted_cached_tokens_total",
+                "Prompt tokens that the picked replica's cache was expected to save.",
+            )?,
+            in_flight: reg
+                .add(IntGauge::new("kvpick_requests_in_flight", "Requests decided and not ended.")?)?,
+            outs: reg.counters("kvpick_replica_outs_total", "Replicas left out.", &["replica", "how"])?,
+            returns: reg.counters(
+                "kvpick_replica_returns_total",
+                "Replicas that came back.",
+                &["replica"],
+            )?,
+            feed_closed: reg.counters("kvpick_feed_closed_total", "Agents' streams ended.", &["reason"])?,
+            feed_refused: reg.counters(
+                "kvpick_feed_refused_total",
+                "Replicas that an agent described and may not.",
+                &["node"],
+            )?,
+            feed_copies: reg.counters("kvpick_feed_copies_total", "Full copies applied.", &["replica"])?,
+            stream_errors: reg.counter(
+                "kvpick_ext_proc_errors_total",
+                "Streams with Envoy that ended with an error other than its ordinary end.",
+            )?,
+        })
+    }
+}
+
+struct Registrar<'a>(&'a Registry);
+
+impl Registrar<'_> {
+    fn add<C: Collector + Clone + 'static>(&self, it: C) -> Result<C, prometheus::Error> {
+        self.0.register(Box::new(it.clone()))?;
+        Ok(it)
+    }
+
+    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
+        self.add(IntCounter::new(name, help)?)
+    }
+
+    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
+        self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
+    }
+}

@@ -1,0 +1,74 @@
+//! Asks replicas that are out whether they are well again, and lets the world's time pass.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kvpick_core::{feed::Note, replicas::ReplicaId};
+use kvpick_service::drain::Drain;
+
+use crate::shared::Shared;
+
+/// How often the world is looked after. Well below the shortest time in its rules, which is a second.
+const TICK: Duration = Duration::from_millis(100);
+
+/// How long a replica has to answer a probe.
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Runs until the server shuts down.
+pub async fn run(shared: Arc<Shared>, http: reqwest::Client, drain: Drain) {
+    let mut tick = tokio::time::interval(TICK);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => (),
+            () = drain.started() => return,
+        }
+        let (notes, due) = look_after(&shared);
+        for note in notes {
+            report(&shared, &note);
+        }
+        let probes = due.into_iter().map(|id| probe(&shared, &http, id));
+        futures::future::join_all(probes).await;
+    }
+}
+
+/// What happened since the last look, and whom to ask.
+fn look_after(shared: &Shared) -> (Vec<Note>, Vec<ReplicaId>) {
+    let now = Instant::now();
+    let mut world = shared.world();
+    (world.on_time(now), world.probes_due(now))
+}
+
+async fn probe(shared: &Shared, http: &reqwest::Client, id: ReplicaId) {
+    let address = shared.world().replicas[id].spec.name.address;
+    let request = http.get(format!("http://{address}/health")).timeout(PROBE_TIMEOUT).send();
+    let answered = request.await.is_ok_and(|it| it.status().is_success());
+    if shared.world().on_probe(id, answered, Instant::now()) {
+        let replica = address.to_string();
+        shared.metrics.returns.with_label_values(&[replica.as_str()]).inc();
+        tracing::info!(replica, "replica is back");
+    }
+}
+
+fn report(shared: &Shared, note: &Note) {
+    match note {
+        Note::Refused { node, replica, reason } => {
+            shared.metrics.feed_refused.with_label_values(&[node.as_str()]).inc();
+            tracing::warn!(node, %replica, reason, "refused what an agent says of a replica");
+        }
+        Note::TookOver { node } => tracing::info!(node, "a newer stream of the node's agent has taken over"),
+        Note::Copied { replica, blocks } => {
+            shared.metrics.feed_copies.with_label_values(&[replica.to_string().as_str()]).inc();
+            tracing::info!(%replica, blocks, "in step with its agent");
+        }
+        Note::Restarted { replica } => tracing::info!(%replica, "the engine has restarted"),
+        Note::Stale { replica } => {
+            tracing::warn!(%replica, "its agent is gone; what it said counts half for now")
+        }
+        Note::Emptied { replica } => {
+            tracing::warn!(%replica, "its agent was gone for too long; its blocks are forgotten");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! `GET /status`: what this server knows, for people and for tests.
+
+use std::time::Instant;
+
+use kvpick_core::{health::Health, replicas::Replica, world::World};
+use kvpick_proto::words::{Completeness, EngineStatus, Events};
+use serde_json::{Value, json};
+
+/// The whole status.
+#[must_use]
+pub fn status(server: &str, awaited: &[String], world: &World, prefill_rate: f64, now: Instant) -> Value {
+    let replicas: Vec<_> = world.replicas.iter().map(|(_, it)| replica(it, prefill_rate, now)).collect();
+    let nodes: Vec<_> =
+        world.feed.nodes().into_iter().map(|(node, epoch)| json!({"node": node, "epoch": epoch})).collect();
+    json!({
+        "server": server,
+        "ready": awaited.is_empty(),
+        "awaited": awaited,
+        "replicas": replicas,
+        "nodes": nodes,
+    })
+}
+
+fn replica(it: &Replica, prefill_rate: f64, now: Instant) -> Value {
+    let described = it.description.as_ref();
+    let own = it.busy.own(prefill_rate, now);
+    let estimate = it.busy.estimate(prefill_rate, now);
+    let models: Vec<_> = it.base_models().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
+    json!({
+        "address": it.spec.name.address.to_string(),
+        "rank": it.spec.name.rank,
+        "node": it.spec.node,
+        "models": models,
+        "state": it.knowledge.label(),
+        "facts": it.facts().map_or_else(|reason| reason.label(), |_| "ok"),
+        "applied": it.applied,
+        "blocks": it.holdings.len(),
+        "health": health(&it.health),
+        "in_flight": {"requests": own.requests, "uncached_prefill_tokens": own.uncached_prefill_tokens},
+        "load": {
+            "requests": estimate.requests,
+            "waiting": estimate.waiting,
+            "prefill_tokens": estimate.prefill_tokens,
+            "cache_use": estimate.cache_use,
+        },
+        "incarnation": described.map(|it| it.incarnation.as_str()),
+        "events": described.map(|it| events(&it.events)),
+        "engine": described.map(|it| match it.status {
+            EngineStatus::Up => "up",
+            EngineStatus::Asleep => "asleep",
+            EngineStatus::Down => "down",
+            EngineStatus::Foreign => "foreign",
+        }),
+        "complete": described.map(|it| it.completeness == Completeness::Complete),
+        "num_gpu_blocks": described.map(|it| it.num_gpu_blocks),
+        "domain": described.and_then(|it| it.domain.as_ref()).map(|it| json!({
+            "algorithm": it.algorithm.name(),
+            "root": it.root,
+            "block_size": it.block_size,
+        })),
+    })
+}
+
+fn events(it: &Events) -> Value {
+    match it {
+        Events::Off => json!({"state": "off"}),
+        Events::Awaited => json!({"state": "awaited"}),
+        Events::Live => json!({"state": "live"}),
+        Events::Unavailable { reason, remedy } => {
+            json!({"state": "unavailable", "reason": reason, "remedy": remedy})
+        }
+    }
+}
+
+fn health(it: &Health) -> Value {
+    match it {
+        Health::In => json!({"state": "in"}),
+        Health::Out { why, .. } => json!({"state": "out", "why": why.label()}),
+    }
+}

@@ -1,0 +1,199 @@
+//! Envoy's messages to plain values and back; nothing else knows the generated types.
+
+use std::collections::HashMap;
+
+use envoy_types::pb::{
+    envoy::{
+        config::core::v3::{
+            HeaderMap, HeaderValue, HeaderValueOption, header_value_option::HeaderAppendAction,
+        },
+        extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode,
+        service::ext_proc::v3::{
+            BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, ProcessingRequest,
+            ProcessingResponse, ProtocolConfiguration, StreamedBodyResponse, TrailersResponse, body_mutation,
+            processing_request::Request, processing_response::Response,
+        },
+    },
+    google::protobuf::{Struct, Value, value::Kind},
+};
+use kvpick_core::{
+    reply::{DESTINATION, Destination, EVIDENCE, METADATA_NAMESPACE, Reply},
+    session::{BodyMode, Input, Served},
+};
+
+/// Key of the filter's attributes in a message.
+const ATTRIBUTES: &str = "envoy.filters.http.ext_proc";
+
+/// What a message says; `None` for one that says nothing that is known here.
+#[must_use]
+pub fn input(message: ProcessingRequest) -> Option<Input> {
+    let ProcessingRequest { attributes, protocol_config, request, .. } = message;
+    Some(match request? {
+        Request::RequestHeaders(it) => {
+            let (request_body, response_body) = modes(protocol_config);
+            Input::RequestHeaders {
+                path: header(it.headers.as_ref(), ":path").unwrap_or_default(),
+                request_body,
+                response_body,
+                end: it.end_of_stream,
+            }
+        }
+        Request::RequestBody(it) => Input::RequestBody { bytes: it.body, end: it.end_of_stream },
+        Request::RequestTrailers(_) => Input::RequestTrailers,
+        Request::ResponseHeaders(it) => {
+            let mut served = attributes.get(ATTRIBUTES).map_or_else(Served::default, served);
+            if let Some(status) = header(it.headers.as_ref(), ":status") {
+                served.status = status.parse().unwrap_or_default();
+            }
+            Input::ResponseHeaders(served)
+        }
+        Request::ResponseBody(it) => Input::ResponseBody { bytes: it.body, end: it.end_of_stream },
+        Request::ResponseTrailers(_) => Input::ResponseTrailers,
+    })
+}
+
+/// What Envoy is sent.
+#[must_use]
+pub fn response(reply: Reply) -> ProcessingResponse {
+    let mut metadata = None;
+    let response = match reply {
+        Reply::RequestHeaders(destination) => {
+            metadata = destination.as_ref().map(dynamic_metadata);
+            Response::RequestHeaders(HeadersResponse { response: Some(common(destination.as_ref())) })
+        }
+        Reply::RequestBody(destination) => {
+            metadata = destination.as_ref().map(dynamic_metadata);
+            Response::RequestBody(BodyResponse { response: Some(common(destination.as_ref())) })
+        }
+        Reply::RequestBodyPiece { bytes, end } => Response::RequestBody(piece(bytes, end)),
+        Reply::RequestTrailers => Response::RequestTrailers(TrailersResponse::default()),
+        Reply::ResponseHeaders(evidence) => {
+            let header_mutation = evidence.map(|it| set_header(EVIDENCE, it));
+            let common = CommonResponse { header_mutation, ..CommonResponse::default() };
+            Response::ResponseHeaders(HeadersResponse { response: Some(common) })
+        }
+        Reply::ResponseBody => Response::ResponseBody(BodyResponse::default()),
+        Reply::ResponseBodyPiece { bytes, end } => Response::ResponseBody(piece(bytes, end)),
+        Reply::ResponseTrailers => Response::ResponseTrailers(TrailersResponse::default()),
+    };
+    ProcessingResponse {
+        dynamic_metadata: metadata,
+        response: Some(response),
+        ..ProcessingResponse::default()
+    }
+}
+
+/// Envoy tells the modes in the first message since 1.34; an older one is taken to be set up as our own
+/// configurations are.
+fn modes(config: Option<ProtocolConfiguration>) -> (BodyMode, BodyMode) {
+    let Some(config) = config else { return (BodyMode::Buffered, BodyMode::None) };
+    let mode = |it| match it {
+        BodySendMode::None => BodyMode::None,
+        BodySendMode::Streamed => BodyMode::Streamed,
+        BodySendMode::Buffered => BodyMode::Buffered,
+        BodySendMode::BufferedPartial => BodyMode::BufferedPartial,
+        // gRPC bodies are sent back piece by piece as well.
+        BodySendMode::FullDuplexStreamed | BodySendMode::Grpc => BodyMode::FullDuplexStreamed,
+    };
+    (mode(config.request_body_mode()), mode(config.response_body_mode()))
+}
+
+fn header(headers: Option<&HeaderMap>, name: &str) -> Option<String> {
+    let header = headers?.headers.iter().find(|it| it.key == name)?;
+    // Envoy fills one of the two, by a runtime switch.
+    if header.raw_value.is_empty() {
+        Some(header.value.clone())
+    } else {
+        Some(String::from_utf8_lossy(&header.raw_value).into_owned())
+    }
+}
+
+fn served(attributes: &Struct) -> Served {
+    let get = |name| attributes.fields.get(name).and_then(|it| it.kind.as_ref());
+    let number = |name| match get(name) {
+        // Envoy sends them as doubles; a negative one would be a bug of its own.
+        Some(Kind::NumberValue(it)) if 0.0 <= *it => *it as u64,
+        _ => 0,
+    };
+    Served {
+        address: match get("upstream.address") {
+            Some(Kind::StringValue(it)) => it.clone(),
+            _ => String::new(),
+        },
+        attempts: number("upstream.request_attempt_count"),
+        flags: number("response.flags"),
+        status: u32::try_from(number("response.code")).unwrap_or_default(),
+    }
+}
+
+fn common(destination: Option<&Destination>) -> CommonResponse {
+    let header_mutation = destination.map(|it| set_header(DESTINATION, it.as_str().to_owned()));
+    CommonResponse { header_mutation, ..CommonResponse::default() }
+}
+
+fn set_header(name: &str, value: String) -> HeaderMutation {
+    let header =
+        HeaderValue { key: name.to_owned(), raw_value: value.into_bytes(), ..HeaderValue::default() };
+    let set = HeaderValueOption {
+        header: Some(header),
+        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
+        ..HeaderValueOption::default()
+    };
+    HeaderMutation { set_headers: vec![set], ..HeaderMutation::default() }
+}
+
+fn dynamic_metadata(destination: &Destination) -> Struct {
+    let string = Value { kind: Some(Kind::StringValue(destination.as_str().to_owned())) };
+    let inner = Struct { fields: HashMap::from([(DESTINATION.to_owned(), string)]) };
+    let namespace = Value { kind: Some(Kind::StructValue(inner)) };
+    Struct { fields: HashMap::from([(METADATA_NAMESPACE.to_owned(), namespace)]) }
+}
+
+fn piece(bytes: Vec<u8>, end: bool) -> BodyResponse {
+    let streamed =
+        StreamedBodyResponse { body: bytes, end_of_stream: end, ..StreamedBodyResponse::default() };
+    let body_mutation =
+        Some(BodyMutation { mutation: Some(body_mutation::Mutation::StreamedResponse(streamed)) });
+    BodyResponse { response: Some(CommonResponse { body_mutation, ..CommonResponse::default() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_and_metadata_are_equal() {
+        let name = kvpick_proto::words::ReplicaName { address: ([10, 0, 0, 1], 8000).into(), rank: 0 };
+        let destination = Destination::new(&[name], 2).unwrap();
+        let response = response(Reply::RequestBody(Some(destination)));
+        let Some(Response::RequestBody(body)) = response.response else { panic!() };
+        let set = &body.response.unwrap().header_mutation.unwrap().set_headers[0];
+        assert_eq!(set.append_action(), HeaderAppendAction::OverwriteIfExistsOrAdd);
+        let header = set.header.clone().unwrap();
+        assert_eq!((header.key.as_str(), header.raw_value.as_slice()), (DESTINATION, &b"10.0.0.1:8000"[..]));
+        let metadata = response.dynamic_metadata.unwrap();
+        let Some(Kind::StructValue(inner)) = metadata.fields[METADATA_NAMESPACE].kind.clone() else {
+            panic!()
+        };
+        assert_eq!(inner.fields[DESTINATION].kind, Some(Kind::StringValue("10.0.0.1:8000".to_owned())));
+    }
+
+    #[test]
+    fn who_answered_is_read_from_the_attributes() {
+        let fields = [
+            ("upstream.address", Kind::StringValue("10.0.0.2:8000".to_owned())),
+            ("upstream.request_attempt_count", Kind::NumberValue(2.0)),
+            ("response.flags", Kind::NumberValue(32.0)),
+            ("response.code", Kind::NumberValue(200.0)),
+        ];
+        let fields = fields.map(|(name, kind)| (name.to_owned(), Value { kind: Some(kind) }));
+        let got = served(&Struct { fields: HashMap::from(fields) });
+        let want = Served { address: "10.0.0.2:8000".to_owned(), attempts: 2, flags: 32, status: 200 };
+        assert_eq!(got, want);
+    }
+
+    #[test]
+    fn an_empty_message_is_no_input() {
+        assert_eq!(input(ProcessingRequest::default()), None);
+    }
+}
