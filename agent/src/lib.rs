@@ -1,1 +1,20 @@
-//! Placeholder.
+//! `kvpick-agent`: one per node. It mirrors the KV blocks of each local engine, and streams the net change, with each
+//! engine's load, to every kvpick server.
+//!
+//! The rules are in `kvpick_agent_core`; here are sockets, clocks and tasks. Reading order: [`config`],
+//! [`engine_args`], [`app`] (what is started), `zmq` (an engine's sockets), `engine` (drives an engine), `scrape`
+//! (its HTTP API), `publish` (streams to servers), `shared`, `status`, `metrics`.
+
+pub mod config;
+pub mod engine_args;
+
+pub mod app;
+
+mod engine;
+mod publish;
+mod scrape;
+mod zmq;
+
+mod metrics;
+mod shared;
+mod status;

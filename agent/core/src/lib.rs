@@ -1,1 +1,26 @@
-//! Placeholder.
+//! The agent's pure part: what comes in from an engine goes through it, and what each server has to be told comes
+//! out. No I/O, no clock, no threads: time is an argument, and the same inputs give the same outputs.
+//!
+//! Reading order, which is the order of the flow: [`decode`] (frames to events), [`domain`] (how the engine names its
+//! blocks), [`sequence`] (what is missing, and whether the publisher is still the same), [`mirror`] (what the engine
+//! holds), [`load`] (how busy it is), [`engine`] (these together, for one engine), [`pending`] and [`peer`] (what one
+//! server has still to be told), [`node`] (all engines and all servers of one agent).
+#![forbid(unsafe_code)]
+
+pub mod decode;
+
+pub mod domain;
+
+pub mod sequence;
+
+pub mod mirror;
+mod runs;
+
+pub mod load;
+
+pub mod engine;
+
+pub mod peer;
+pub mod pending;
+
+pub mod node;

@@ -1,0 +1,356 @@
+//! vLLM's KV cache events: ZMQ frames to values.
+//!
+//! A batch is `[time, events, rank]`. An event is an array whose first item is its kind (vLLM 0.8 to 0.23) or a map
+//! with the kind under `type` (0.24 and later); hashes are integers or bytes. All of that is told apart event by
+//! event, so that a mixed batch is legal input. A field that is absent, nil or unknown is tolerated; an event of an
+//! unknown kind is counted and left out.
+
+mod fields;
+mod read;
+
+use kvpick_proto::{naming::BlockKey, words::Tier};
+
+use fields::Fields;
+use read::Reader;
+
+/// Frames that are not a batch of events. What was in it is lost, so what is known of the engine is in doubt.
+#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+pub enum DecodeError {
+    /// vLLM sends topic, sequence and payload.
+    #[error("the message has {0} frames where topic, sequence and payload were expected")]
+    Frames(usize),
+    /// The sequence is 8 bytes, big-endian.
+    #[error("the sequence frame is {0} bytes long, not 8")]
+    Sequence(usize),
+    /// The payload ended within a value.
+    #[error("the payload ends within a value")]
+    Truncated,
+    /// Bytes after the batch.
+    #[error("the payload goes on after its end")]
+    Trailing,
+    /// The one byte that msgpack gives no meaning.
+    #[error("the payload is not msgpack: it holds the reserved byte c1")]
+    Reserved,
+    /// A value is not what vLLM puts there.
+    #[error("{field} is not {want}")]
+    Field {
+        /// Which, as `kind.field`.
+        field: &'static str,
+        /// What it should be.
+        want: &'static str,
+    },
+}
+
+/// A batch of events as it came: its number, and its payload not yet read.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Message {
+    /// Counts the publisher's batches from 0.
+    pub sequence: u64,
+    /// msgpack.
+    pub payload: Vec<u8>,
+}
+
+impl Message {
+    /// The live message in these frames: topic, sequence, payload.
+    ///
+    /// # Errors
+    ///
+    /// Other frames than these.
+    pub fn live(frames: Vec<Vec<u8>>) -> Result<Self, DecodeError> {
+        let [_topic, sequence, payload]: [Vec<u8>; 3] =
+            frames.try_into().map_err(|frames: Vec<_>| DecodeError::Frames(frames.len()))?;
+        Ok(Self { sequence: number(&sequence)?, payload })
+    }
+}
+
+/// One message of a replay socket's answer.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Replayed {
+    /// A batch out of the publisher's buffer.
+    Message(Message),
+    /// There are no more.
+    End,
+}
+
+impl Replayed {
+    /// The answer in these frames, read from the end: vLLM 0.26 put a topic before the sequence.
+    ///
+    /// # Errors
+    ///
+    /// Fewer than two frames, or a sequence that is not 8 bytes long.
+    pub fn from_frames(mut frames: Vec<Vec<u8>>) -> Result<Self, DecodeError> {
+        let len = frames.len();
+        let payload = frames.pop().ok_or(DecodeError::Frames(len))?;
+        let sequence = number(&frames.pop().ok_or(DecodeError::Frames(len))?)?;
+        // -1 as a signed number.
+        if sequence == u64::MAX {
+            return Ok(Self::End);
+        }
+        Ok(Self::Message(Message { sequence, payload }))
+    }
+}
+
+/// Whether these frames are the end of a replay socket's answer.
+#[must_use]
+pub fn is_replay_end(frames: &[Vec<u8>]) -> bool {
+    frames.len().checked_sub(2).is_some_and(|at| frames[at] == [0xff; 8])
+}
+
+fn number(frame: &[u8]) -> Result<u64, DecodeError> {
+    frame.try_into().map(u64::from_be_bytes).map_err(|_| DecodeError::Sequence(frame.len()))
+}
+
+/// What one scheduler step of an engine did to its cache.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Batch {
+    /// When it was published, Unix time in seconds.
+    pub time: f64,
+    /// Data-parallel rank of the publisher.
+    pub rank: Option<u32>,
+    /// In order.
+    pub events: Vec<Event>,
+    /// How many events were of a kind that this build does not know.
+    pub unknown: u32,
+}
+
+/// One event.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// Blocks are held from now on.
+    Stored(Box<Stored>),
+    /// A copy of each of these blocks went.
+    Removed(Removed),
+    /// Everything went.
+    Cleared,
+}
+
+/// Blocks that an engine began to hold.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Stored {
+    /// The blocks, in chain order; may be empty.
+    pub keys: Vec<BlockKey>,
+    /// The block before the event's first token; `None` where that is token 0 of a prompt.
+    pub parent: Option<BlockKey>,
+    /// The tokens of the blocks. Only where [`Self::is_dense`] do they belong to the keys one by one.
+    pub tokens: Vec<u32>,
+    /// Tokens in a block; 0 where the sender does not say.
+    pub block_size: u32,
+    /// Where they are.
+    pub tier: Option<Tier>,
+    /// KV cache group.
+    pub group: Option<u32>,
+    /// The engine's own number of the request's adapter.
+    pub lora_id: Option<i64>,
+    /// Name of the request's adapter.
+    pub lora_name: Option<String>,
+    /// What entered the hash of block `.0` besides tokens; blocks with nothing are left out.
+    pub extra_keys: Vec<(u32, Vec<ExtraItem>)>,
+    /// Whether the sender is of a version that does not publish extra keys, so that they may be there unseen.
+    pub hides_extra_keys: bool,
+    /// vLLM's name of the group's attention kind.
+    pub kind: Option<String>,
+    /// In tokens.
+    pub sliding_window: Option<u32>,
+}
+
+impl Stored {
+    /// Whether the tokens belong to the keys one by one. Groups that skip blocks break this.
+    #[must_use]
+    pub fn is_dense(&self) -> bool {
+        let (keys, tokens) = (self.keys.len() as u64, self.tokens.len() as u64);
+        self.block_size > 0 && keys > 0 && keys.checked_mul(self.block_size.into()) == Some(tokens)
+    }
+}
+
+/// One extra key in the form in which events carry it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ExtraItem {
+    /// An adapter's name, a salt, or (before vLLM 0.19) a media identifier.
+    Text(String),
+    /// A media item.
+    Media {
+        /// vLLM's identifier of it.
+        identifier: String,
+        /// Its start less the block's start, in tokens.
+        offset: i64,
+    },
+    /// Digest of prompt embeddings.
+    Bytes(Vec<u8>),
+    /// Something else.
+    Other,
+}
+
+/// Copies of blocks that an engine gave up.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Removed {
+    /// The blocks.
+    pub keys: Vec<BlockKey>,
+    /// Where they were.
+    pub tier: Option<Tier>,
+    /// KV cache group.
+    pub group: Option<u32>,
+}
+
+impl Batch {
+    /// Reads a payload.
+    ///
+    /// # Errors
+    ///
+    /// Anything but one batch in one of vLLM's encodings.
+    pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(payload);
+        let field = |field, want| DecodeError::Field { field, want };
+        let len = reader.array()?.ok_or_else(|| field("batch", "an array"))?;
+        if len < 2 {
+            return Err(field("batch", "an array of time, events and rank"));
+        }
+        let mut batch =
+            Self { time: reader.float()?.ok_or_else(|| field("batch.time", "a number"))?, ..Self::default() };
+        let events = reader.array()?.ok_or_else(|| field("batch.events", "an array"))?;
+        for _ in 0..events {
+            match event(&mut reader)? {
+                Some(event) => batch.events.push(event),
+                None => batch.unknown += 1,
+            }
+        }
+        for index in 2..len {
+            let rank = if index == 2 { reader.int()? } else { None };
+            match rank {
+                Some(rank) => batch.rank = u32::try_from(rank).ok(),
+                None => reader.skip()?,
+            }
+        }
+        if reader.is_empty() { Ok(batch) } else { Err(DecodeError::Trailing) }
+    }
+}
+
+/// One event, in either encoding; `None` for a kind that is not known.
+fn event(reader: &mut Reader<'_>) -> Result<Option<Event>, DecodeError> {
+    if let Some(items) = reader.array()? {
+        let Some(rest) = items.checked_sub(1) else {
+            return Err(DecodeError::Field { field: "event", want: "an array that begins with its kind" });
+        };
+        let kind = Kind::read(reader)?;
+        let mut fields = Fields::default();
+        for index in 0..rest {
+            match kind.by_position().get(index as usize) {
+                Some(name) => fields.read(name, reader)?,
+                None => reader.skip()?,
+            }
+        }
+        // Position 8, after the kind: vLLM 0.17 and later.
+        let hides_extra_keys = items < 9;
+        return Ok(kind.event(fields, hides_extra_keys));
+    }
+    let want = DecodeError::Field { field: "event", want: "an array or a map" };
+    let pairs = reader.fork().map()?.ok_or(want)?;
+    // The kind says how to read the other fields and need not come first.
+    let kind = kind_of_map(&mut reader.fork())?;
+    reader.map()?;
+    let mut fields = Fields::default();
+    for _ in 0..pairs {
+        let name = reader.str()?;
+        if name.is_none() {
+            reader.skip()?;
+        }
+        match kind.by_name(name) {
+            Some(name) => fields.read(name, reader)?,
+            None => reader.skip()?,
+        }
+    }
+    Ok(kind.event(fields, false))
+}
+
+fn kind_of_map(reader: &mut Reader<'_>) -> Result<Kind, DecodeError> {
+    let mut kind = Kind::Unknown;
+    for _ in 0..reader.map()?.unwrap_or(0) {
+        let name = reader.str()?;
+        if name.is_none() {
+            reader.skip()?;
+        }
+        if name == Some(b"type") { kind = Kind::read(reader)? } else { reader.skip()? }
+    }
+    Ok(kind)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Stored,
+    Removed,
+    Cleared,
+    Unknown,
+}
+
+impl Kind {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let Some(name) = reader.str()? else {
+            reader.skip()?;
+            return Ok(Self::Unknown);
+        };
+        Ok(match name {
+            b"BlockStored" => Self::Stored,
+            b"BlockRemoved" => Self::Removed,
+            b"AllBlocksCleared" => Self::Cleared,
+            _ => Self::Unknown,
+        })
+    }
+
+    /// The fields after the kind, in the order of the array form. `lora_id` and what comes later was added version
+    /// by version, always at the end.
+    const fn by_position(self) -> &'static [&'static str] {
+        match self {
+            Self::Stored => &[
+                "block_hashes",
+                "parent_block_hash",
+                "token_ids",
+                "block_size",
+                "lora_id",
+                "medium",
+                "lora_name",
+                "extra_keys",
+                "group_idx",
+                "kv_cache_spec_kind",
+                "kv_cache_spec_sliding_window",
+            ],
+            Self::Removed => &["block_hashes", "medium", "group_idx"],
+            Self::Cleared | Self::Unknown => &[],
+        }
+    }
+
+    fn by_name(self, name: Option<&[u8]>) -> Option<&'static str> {
+        self.by_position().iter().find(|it| Some(it.as_bytes()) == name).copied()
+    }
+
+    fn event(self, it: Fields, hides_extra_keys: bool) -> Option<Event> {
+        let tier = it.medium.as_deref().map(tier);
+        Some(match self {
+            Self::Stored => Event::Stored(Box::new(Stored {
+                keys: it.keys,
+                parent: it.parent,
+                tokens: it.tokens,
+                block_size: it.block_size,
+                tier,
+                group: it.group,
+                lora_id: it.lora_id,
+                lora_name: it.lora_name,
+                extra_keys: it.extra_keys,
+                hides_extra_keys,
+                kind: it.kind,
+                sliding_window: it.sliding_window,
+            })),
+            Self::Removed => Event::Removed(Removed { keys: it.keys, tier, group: it.group }),
+            Self::Cleared => Event::Cleared,
+            Self::Unknown => return None,
+        })
+    }
+}
+
+/// vLLM says `GPU`, `CPU`, `STORAGE`; connectors say `cpu`, `FS`, `OBJ` or a name of their own.
+fn tier(medium: &str) -> Tier {
+    let medium = medium.to_ascii_uppercase();
+    match medium.as_str() {
+        "GPU" => Tier::Gpu,
+        it if it.starts_with("CPU") => Tier::Cpu,
+        _ => Tier::Storage,
+    }
+}

@@ -1,0 +1,391 @@
+//! One engine, or one rank of one: what it holds, how it names it, how busy it is, and whether that can be trusted.
+
+mod portrait;
+
+use std::time::{Duration, Instant};
+
+use kvpick_proto::words::{Change, Completeness, Description, Load, ReplicaName};
+
+pub use portrait::Models;
+use portrait::Portrait;
+
+use crate::{
+    decode::{Batch, DecodeError, Event, Message, Replayed},
+    domain::Fit,
+    load::Metrics,
+    mirror::Mirror,
+    sequence::{Output, ReplayRequest, Sequence, Why},
+};
+
+/// Changes are announced at most this often.
+pub const FLUSH_EVERY: Duration = Duration::from_millis(250);
+
+/// After a quiet time a change waits this long for what comes with it.
+pub const GATHER: Duration = Duration::from_millis(3);
+
+/// How long an engine's events or answers may be missing before that is said of them.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a copy for a server waits for the first connection to an engine that can replay: an agent that starts
+/// beside a running engine has it within milliseconds, and a copy before that would empty what servers know.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// After connecting, a second look for what was published before the subscription took hold.
+const CHECK_AFTER: Duration = Duration::from_secs(1);
+
+/// Which engine this is, and how its events are had.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Config {
+    /// Its name.
+    pub name: ReplicaName,
+    /// Whether its events are wanted.
+    pub events: bool,
+    /// Whether it has a replay socket.
+    pub replay: bool,
+    /// Whether requests reach its rank by a header, its address being that of other ranks too.
+    pub rank_by_header: bool,
+    /// Roots to try beside the usual ones: values of `PYTHONHASHSEED`.
+    pub roots: Vec<String>,
+}
+
+/// What happened, in numbers since the start.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[expect(missing_docs, reason = "named by themselves")]
+pub struct Counts {
+    pub batches: u64,
+    pub stored_events: u64,
+    pub removed_events: u64,
+    pub cleared_events: u64,
+    pub unknown_events: u64,
+    pub undecodable: u64,
+    pub replays: u64,
+    pub failed_replays: u64,
+    pub resets_restarted: u64,
+    pub resets_lost: u64,
+    pub resets_unproven: u64,
+    pub naming_misfits: u64,
+}
+
+/// One engine.
+///
+/// Inputs are the methods `on_…`; after each, [`Engine::take_replay_request`] may have something, and
+/// [`Engine::due`] says when time alone is the next input.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    sequence: Sequence,
+    mirror: Mirror,
+    portrait: Portrait,
+    load: Option<(Load, Instant)>,
+    /// Engine batch up to which everything is in the mirror, and what of that was announced.
+    applied: Option<u64>,
+    announced: Option<u64>,
+    /// Since when there is something to announce, and when something was.
+    dirty: Option<Instant>,
+    flushed: Option<Instant>,
+    /// Until when to wait for a connection before what is known counts as all that can be known.
+    settled_at: Option<Instant>,
+    check_at: Option<Instant>,
+    /// Since when there has been no connection to its events.
+    unconnected: Option<Instant>,
+    counts: Counts,
+}
+
+impl Engine {
+    /// An engine of which nothing is known.
+    #[must_use]
+    pub fn new(config: Config, now: Instant, unix_ms: u64) -> Self {
+        Self {
+            sequence: Sequence::new(config.replay),
+            mirror: Mirror::new(),
+            portrait: Portrait::new(&config, unix_ms),
+            load: None,
+            applied: None,
+            announced: None,
+            dirty: None,
+            flushed: None,
+            settled_at: (config.events && config.replay).then(|| now + SETTLE),
+            check_at: None,
+            unconnected: config.events.then_some(now),
+            counts: Counts::default(),
+            config,
+        }
+    }
+
+    /// How it is set up.
+    #[must_use]
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// What is true of it apart from blocks and load; `None` before its API was asked for the first time, as then
+    /// nearly all of it is unknown.
+    #[must_use]
+    pub fn description(&self) -> Option<&Description> {
+        Some(self.portrait.description()).filter(|_| self.portrait.was_asked())
+    }
+
+    /// As [`Self::description`], however little is known.
+    #[must_use]
+    pub const fn provisional_description(&self) -> &Description {
+        self.portrait.description()
+    }
+
+    /// Its last load, and when that was sampled.
+    #[must_use]
+    pub fn load(&self) -> Option<(&Load, Instant)> {
+        self.load.as_ref().map(|(load, at)| (load, *at))
+    }
+
+    /// Its blocks.
+    #[must_use]
+    pub const fn mirror(&self) -> &Mirror {
+        &self.mirror
+    }
+
+    /// Last engine batch that the announced changes account for.
+    #[must_use]
+    pub const fn announced(&self) -> Option<u64> {
+        self.announced
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// What to ask its replay socket for, once. A later request replaces an earlier one.
+    #[must_use]
+    pub const fn take_replay_request(&mut self) -> Option<ReplayRequest> {
+        self.sequence.take_request()
+    }
+
+    /// Whether what is known is as much as can be had at once, so that a copy of it is worth sending: servers drop
+    /// what a copy does not name.
+    #[must_use]
+    pub fn is_settled(&self, now: Instant) -> bool {
+        !self.sequence.is_asking() && self.settled_at.is_none_or(|at| at <= now)
+    }
+
+    // === Its events ===
+
+    /// Its events are connected.
+    pub fn on_connected(&mut self, now: Instant) {
+        self.unconnected = None;
+        self.settled_at = None;
+        self.check_at = Some(now + CHECK_AFTER);
+        self.sequence.on_connected();
+        self.portrait.on_connected();
+    }
+
+    /// The connection to its events is lost.
+    pub fn on_disconnected(&mut self, now: Instant, unix_ms: u64) {
+        self.unconnected = Some(now);
+        self.check_at = None;
+        let outputs = self.sequence.on_disconnected(now);
+        self.follow(outputs, now, unix_ms);
+    }
+
+    /// Its events can't be had, for now.
+    pub fn on_events_failed(&mut self, reason: String, remedy: String) {
+        self.settled_at = None;
+        self.portrait.on_unavailable(reason, remedy);
+    }
+
+    /// A message came by subscription.
+    ///
+    /// # Errors
+    ///
+    /// Frames that are not vLLM's, which are counted and otherwise ignored: they have no number that could be missed.
+    pub fn on_frames(&mut self, frames: Vec<Vec<u8>>, now: Instant, unix_ms: u64) -> Result<(), DecodeError> {
+        let message = Message::live(frames).inspect_err(|_| self.counts.undecodable += 1)?;
+        self.portrait.on_heard();
+        let outputs = self.sequence.on_live(message);
+        self.follow(outputs, now, unix_ms);
+        Ok(())
+    }
+
+    /// A message came from its replay socket, in answer to the request of that id.
+    ///
+    /// # Errors
+    ///
+    /// Frames that are no such answer; the rest of the answer goes on.
+    pub fn on_replay(
+        &mut self,
+        id: u64,
+        frames: Vec<Vec<u8>>,
+        now: Instant,
+        unix_ms: u64,
+    ) -> Result<(), DecodeError> {
+        let replayed = Replayed::from_frames(frames).inspect_err(|_| self.counts.undecodable += 1)?;
+        self.portrait.on_heard();
+        self.counts.replays += u64::from(replayed == Replayed::End);
+        let outputs = self.sequence.on_replayed(id, replayed);
+        self.follow(outputs, now, unix_ms);
+        Ok(())
+    }
+
+    /// Its replay socket does not answer, or not any further.
+    pub fn on_replay_failed(&mut self, id: u64, reason: &str, now: Instant, unix_ms: u64) {
+        self.counts.failed_replays += 1;
+        let outputs = self.sequence.on_replay_failed(id);
+        self.follow(outputs, now, unix_ms);
+        if self.sequence.last().is_none() {
+            self.on_events_failed(
+                format!("its replay socket does not answer: {reason}"),
+                "give the engine a replay_endpoint (`kvpick-agent engine-args` prints it), or leave `replay` out \
+                 of the agent's configuration"
+                    .to_owned(),
+            );
+        }
+    }
+
+    // === Its API ===
+
+    /// Its metrics, asked for at `asked`.
+    pub fn on_metrics(&mut self, metrics: Metrics, asked: Instant, now: Instant, unix_ms: u64) {
+        if !self.portrait.on_metrics(&metrics) {
+            self.load = None;
+            return;
+        }
+        let outputs = self.sequence.on_process_start(metrics.process_start, asked);
+        self.follow(outputs, now, unix_ms);
+        if let Some(blocks) = metrics.cache.num_gpu_blocks {
+            self.mirror.set_num_gpu_blocks(blocks);
+        }
+        self.load = Some((metrics.load, asked));
+    }
+
+    /// Its metrics can't be had; `refused` if that is because nothing listens there. Its blocks stay until there is
+    /// proof that they went.
+    pub fn on_scrape_failed(&mut self, reason: String, refused: bool, now: Instant) {
+        if self.portrait.on_scrape_failed(reason, refused, now) {
+            self.load = None;
+        }
+    }
+
+    /// Its models.
+    pub fn on_models(&mut self, models: Models) {
+        self.portrait.on_models(models);
+    }
+
+    /// Its version.
+    pub fn on_version(&mut self, version: String) {
+        self.portrait.on_version(version);
+    }
+
+    // === Time ===
+
+    /// Does what is due by time alone.
+    pub fn on_time(&mut self, now: Instant) {
+        self.settled_at.take_if(|at| *at <= now);
+        if self.check_at.take_if(|at| *at <= now).is_some() {
+            self.sequence.check();
+        }
+        if self.unconnected.take_if(|since| *since + PATIENCE <= now).is_some() {
+            self.on_events_failed(
+                format!("there has been no connection for its events for {} s", PATIENCE.as_secs()),
+                "check that the engine runs with the flags that `kvpick-agent engine-args` prints".to_owned(),
+            );
+        }
+    }
+
+    /// When something is due: an announcement, or what [`Self::on_time`] does.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        let patience = self.unconnected.map(|it| it + PATIENCE);
+        [self.flush_due(), self.settled_at, self.check_at, patience].into_iter().flatten().min()
+    }
+
+    /// When the next announcement is due; `None` while there is nothing to announce.
+    #[must_use]
+    pub fn flush_due(&self) -> Option<Instant> {
+        let gathered = self.dirty? + GATHER;
+        Some(self.flushed.map_or(gathered, |it| gathered.max(it + FLUSH_EVERY)))
+    }
+
+    // === What servers are told ===
+
+    /// What changed since the last announcement. From now on that is announced.
+    #[must_use = "a change that is dropped is never announced again"]
+    pub fn take_change(&mut self, now: Instant) -> Option<Change> {
+        self.dirty.take()?;
+        let steps = self.mirror.take_net_change();
+        let applied = self.applied.filter(|_| self.applied != self.announced);
+        self.announced = self.applied;
+        if steps.is_empty() && applied.is_none() {
+            return None;
+        }
+        self.flushed = Some(now);
+        Some(Change { steps, applied })
+    }
+
+    // === What its batches say ===
+
+    fn follow(&mut self, outputs: Vec<Output>, now: Instant, unix_ms: u64) {
+        for output in outputs {
+            match output {
+                Output::Deliver(message) => self.deliver(&message, unix_ms),
+                Output::Reset { complete, why } => {
+                    match why {
+                        Why::Start => (),
+                        Why::Restarted => self.counts.resets_restarted += 1,
+                        Why::Lost => self.counts.resets_lost += 1,
+                        Why::Unproven => self.counts.resets_unproven += 1,
+                    }
+                    self.applied = None;
+                    self.reset(complete, unix_ms);
+                }
+            }
+            self.dirty.get_or_insert(now);
+        }
+        self.portrait.settle();
+    }
+
+    fn deliver(&mut self, message: &Message, unix_ms: u64) {
+        self.counts.batches += 1;
+        match Batch::decode(&message.payload) {
+            Ok(batch) => {
+                self.counts.unknown_events += u64::from(batch.unknown);
+                batch.events.into_iter().for_each(|event| self.event(event));
+            }
+            // What was in it is lost, and may have been removals.
+            Err(_) => {
+                self.counts.undecodable += 1;
+                self.counts.resets_lost += 1;
+                self.reset(false, unix_ms);
+            }
+        }
+        self.applied = Some(message.sequence);
+    }
+
+    fn reset(&mut self, complete: bool, unix_ms: u64) {
+        self.mirror.clear();
+        self.portrait.set_completeness(if complete {
+            Completeness::Complete
+        } else {
+            Completeness::PartialSince { unix_ms }
+        });
+    }
+
+    fn event(&mut self, event: Event) {
+        match event {
+            Event::Stored(stored) => {
+                self.counts.stored_events += 1;
+                self.counts.naming_misfits += u64::from(self.portrait.on_stored(&stored) == Fit::Misfit);
+                self.mirror.store(&stored);
+            }
+            Event::Removed(removed) => {
+                self.counts.removed_events += 1;
+                self.mirror.remove(&removed);
+            }
+            Event::Cleared => {
+                self.counts.cleared_events += 1;
+                self.mirror.clear();
+                // From here on every block that it holds is one that it announced.
+                self.portrait.set_completeness(Completeness::Complete);
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What is true of an engine apart from its blocks and its load, put together from all that shows it.
+
+use std::time::Instant;
+
+use kvpick_proto::words::{Adapter, Completeness, Description, EngineStatus, Events, Group, Tier};
+
+use super::{Config, PATIENCE};
+use crate::{
+    decode::Stored,
+    domain::{Fit, Naming},
+    load::Metrics,
+};
+
+/// Tokens looked up in the engine's cache, and not found there, that show with no event heard that it announces
+/// nothing: several requests with several blocks each.
+const UNANNOUNCED_TOKENS: u64 = 4_096;
+
+/// Far more than any model has; a bound for what comes over the network.
+const MAX_GROUPS: usize = 64;
+
+/// What an engine's `/v1/models` says.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Models {
+    /// Names of base models.
+    pub models: Vec<String>,
+    /// Adapters.
+    pub adapters: Vec<Adapter>,
+    /// In tokens; 0 when unknown.
+    pub max_model_len: u32,
+}
+
+/// Keeps an engine's description.
+#[derive(Debug)]
+pub(super) struct Portrait {
+    description: Description,
+    /// Whether its API was asked with whatever result: before that there is nothing to describe.
+    asked: bool,
+    naming: Naming,
+    is_naming_new: bool,
+    /// Since when its metrics can't be had.
+    failing: Option<Instant>,
+    /// Tokens not found in its cache when events were awaited for the first time.
+    unannounced: Option<u64>,
+}
+
+impl Portrait {
+    pub(super) fn new(config: &Config, unix_ms: u64) -> Self {
+        let description = Description {
+            name: config.name,
+            incarnation: String::new(),
+            events: if config.events { Events::Awaited } else { Events::Off },
+            models: Vec::new(),
+            adapters: Vec::new(),
+            domain: None,
+            key_kinds: Vec::new(),
+            completeness: Completeness::PartialSince { unix_ms },
+            num_gpu_blocks: 0,
+            groups: Vec::new(),
+            max_model_len: 0,
+            hit_blocks_dropped: 0,
+            status: EngineStatus::Down,
+            status_reason: "not asked yet".to_owned(),
+            engine_version: String::new(),
+            rank_by_header: config.rank_by_header,
+            tier_weights: vec![(Tier::Gpu, 1.0)],
+        };
+        let naming = Naming::new(&config.roots);
+        let mut it =
+            Self { description, asked: false, naming, is_naming_new: true, failing: None, unannounced: None };
+        it.settle();
+        it
+    }
+
+    pub(super) const fn description(&self) -> &Description {
+        &self.description
+    }
+
+    pub(super) const fn was_asked(&self) -> bool {
+        self.asked
+    }
+
+    /// Takes what the naming has found out since into the description.
+    pub(super) fn settle(&mut self) {
+        if std::mem::take(&mut self.is_naming_new) {
+            self.description.domain = self.naming.domain();
+            self.description.key_kinds = self.naming.key_kinds();
+        }
+    }
+
+    pub(super) const fn set_completeness(&mut self, completeness: Completeness) {
+        self.description.completeness = completeness;
+    }
+
+    // === Events ===
+
+    pub(super) fn on_connected(&mut self) {
+        if self.description.events != Events::Live {
+            self.description.events = Events::Awaited;
+        }
+    }
+
+    pub(super) fn on_heard(&mut self) {
+        self.unannounced = None;
+        self.description.events = Events::Live;
+    }
+
+    pub(super) fn on_unavailable(&mut self, reason: String, remedy: String) {
+        self.description.events = Events::Unavailable { reason, remedy };
+    }
+
+    pub(super) fn on_stored(&mut self, stored: &Stored) -> Fit {
+        let fit = self.naming.on_stored(stored);
+        self.is_naming_new |= fit != Fit::Untestable;
+        self.note_group(stored);
+        fit
+    }
+
+    fn note_group(&mut self, stored: &Stored) {
+        // A connector's placeholders say nothing of the group.
+        if stored.tokens.is_empty() || stored.tier.is_some_and(|it| it != Tier::Gpu) {
+            return;
+        }
+        let group = Group {
+            index: stored.group.unwrap_or(0),
+            kind: stored.kind.clone().unwrap_or_default(),
+            block_size: stored.block_size,
+            sliding_window: stored.sliding_window.unwrap_or(0),
+        };
+        let groups = &mut self.description.groups;
+        match groups.binary_search_by_key(&group.index, |it| it.index) {
+            // What is known stays: some groups announce parts of blocks in between, with another size.
+            Ok(at) if groups[at].kind.is_empty() && !group.kind.is_empty() => groups[at] = group,
+            Err(at) if groups.len() < MAX_GROUPS => groups.insert(at, group),
+            Ok(_) | Err(_) => (),
+        }
+    }
+
+    // === The engine's API ===
+
+    /// Returns whether these are metrics of a vLLM.
+    pub(super) fn on_metrics(&mut self, metrics: &Metrics) -> bool {
+        self.asked = true;
+        self.failing = None;
+        let description = &mut self.description;
+        if !metrics.is_vllm {
+            description.status = EngineStatus::Foreign;
+            "its /metrics has nothing of vLLM's".clone_into(&mut description.status_reason);
+            return false;
+        }
+        description.status =
+            if metrics.asleep == Some(true) { EngineStatus::Asleep } else { EngineStatus::Up };
+        description.status_reason.clear();
+        if let Some(start) = metrics.process_start {
+            description.incarnation = format!("started-{start}");
+        }
+        if let Some(blocks) = metrics.cache.num_gpu_blocks {
+            description.num_gpu_blocks = blocks;
+        }
+        self.naming.on_cache_config(metrics.cache.algorithm.as_deref(), metrics.cache.block_size);
+        self.is_naming_new = true;
+        self.watch_silence(metrics);
+        self.settle();
+        true
+    }
+
+    /// An engine without events looks like an idle one, but for its own counters.
+    fn watch_silence(&mut self, metrics: &Metrics) {
+        if metrics.cache.prefix_caching == Some(false) && self.description.events != Events::Off {
+            return self.on_unavailable(
+                "its prefix cache is switched off".to_owned(),
+                "start it with --enable-prefix-caching".to_owned(),
+            );
+        }
+        if self.description.events != Events::Awaited {
+            return;
+        }
+        let missed = metrics.load.prefix_queries.saturating_sub(metrics.load.prefix_hits);
+        let since = *self.unannounced.get_or_insert(missed);
+        if missed.saturating_sub(since) >= UNANNOUNCED_TOKENS {
+            self.on_unavailable(
+                "it serves requests and announces no blocks".to_owned(),
+                "start it with the flags that `kvpick-agent engine-args` prints".to_owned(),
+            );
+        }
+    }
+
+    /// Returns whether it counts as down now: at once where nothing listens, else after a while, since a busy
+    /// engine may be slow to answer.
+    pub(super) fn on_scrape_failed(&mut self, reason: String, refused: bool, now: Instant) -> bool {
+        let first = !std::mem::replace(&mut self.asked, true);
+        let since = *self.failing.get_or_insert(now);
+        let is_down = refused || first || since + PATIENCE <= now;
+        if is_down {
+            self.description.status = EngineStatus::Down;
+            self.description.status_reason = reason;
+        }
+        is_down
+    }
+
+    pub(super) fn on_models(&mut self, models: Models) {
+        self.naming.on_adapters(&models.adapters);
+        self.description.models = models.models;
+        self.description.adapters = models.adapters;
+        self.description.max_model_len = models.max_model_len;
+    }
+
+    pub(super) fn on_version(&mut self, version: String) {
+        self.naming.on_version(&version);
+        self.description.engine_version = version;
+        self.is_naming_new = true;
+        self.settle();
+    }
+}

@@ -1,0 +1,281 @@
+//! What one engine holds, and what of that has not been announced yet.
+//!
+//! vLLM keeps several physical copies of one block, announces each, and announces the end of each. So copies are
+//! counted, per place and key, and a block is held while one is left.
+
+use std::collections::BTreeMap;
+
+use kvpick_proto::{
+    naming::BlockKey,
+    words::{Place, Step, Tier},
+};
+
+use crate::{
+    decode::{Removed, Stored},
+    runs::{Runs, chained},
+};
+
+/// The blocks of one engine.
+///
+/// Two views of it: what the engine holds now, and what was announced, which is what the last
+/// [`Mirror::take_net_change`] made it. Copies for servers are made of the second, so that a copy and the changes
+/// that follow it join exactly.
+#[derive(Clone, Debug, Default)]
+pub struct Mirror {
+    blocks: BTreeMap<(Place, BlockKey), Block>,
+    /// The same blocks in the order in which they came, which has parents before children.
+    order: BTreeMap<u64, (Place, BlockKey)>,
+    next: u64,
+    /// Blocks that changed since the last announcement, in order of their first change.
+    touched: Vec<(Place, BlockKey)>,
+    /// Whether everything went since the last announcement.
+    cleared: bool,
+    /// Blocks held, and copies of them, on the GPU.
+    gpu: Held,
+    /// Blocks held in all places.
+    held: usize,
+    /// Physical blocks on the GPU; 0 when unknown.
+    num_gpu_blocks: u64,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    copies: u32,
+    order: u64,
+    /// The block before it in its chain, where known.
+    after: Option<BlockKey>,
+    announced: bool,
+    touched: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    blocks: u64,
+    copies: u64,
+}
+
+/// What a mirror met that it had to settle by a rule.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Counts {
+    /// Stores from the start of a prompt whose blocks were all held already: a second copy, or only a report.
+    pub ambiguous_stores: u64,
+    /// Removals of a block that was not held.
+    pub unknown_removals: u64,
+    /// Blocks stored without tokens that were not held in any other tier.
+    pub unknown_placeholders: u64,
+    /// Times that more copies were counted than the engine has blocks.
+    pub cuts: u64,
+}
+
+/// A place in a full copy that is under way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Cursor {
+    next: u64,
+    end: u64,
+}
+
+impl Mirror {
+    /// A mirror of an engine that holds nothing.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Physical blocks on the GPU, one of which is never used; 0 when unknown. A bound on the copies there.
+    pub fn set_num_gpu_blocks(&mut self, blocks: u64) {
+        self.num_gpu_blocks = blocks;
+        self.cut();
+    }
+
+    /// Number of blocks held, each counted once in each of its places.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.held
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.held == 0
+    }
+
+    /// Number of copies on the GPU.
+    #[must_use]
+    pub const fn gpu_copies(&self) -> u64 {
+        self.gpu.copies
+    }
+
+    /// What had to be settled by a rule so far.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How many copies are held at that place.
+    #[must_use]
+    pub fn copies(&self, place: Place, key: BlockKey) -> u32 {
+        self.blocks.get(&(place, key)).map_or(0, |it| it.copies)
+    }
+
+    /// Blocks are held from now on.
+    pub fn store(&mut self, stored: &Stored) {
+        let place = place(stored.group, stored.tier);
+        if stored.tokens.is_empty() {
+            return self.store_placeholders(place, &stored.keys);
+        }
+        // Either a second copy of all of them, or what `kv_cache_report_mode=full` says of blocks that are there
+        // once. To count a copy too few costs a miss; one too many, a block that never goes.
+        let held = |key: &BlockKey| self.copies(place, *key) > 0;
+        if stored.parent.is_none() && !stored.keys.is_empty() && stored.keys.iter().all(held) {
+            self.counts.ambiguous_stores += 1;
+            return;
+        }
+        // A group that skips blocks does not say which, so that its parent may not be the block before the first.
+        let parent = stored.parent.filter(|_| stored.is_dense());
+        for (key, after) in chained(parent, &stored.keys) {
+            self.gain(place, key, after);
+        }
+        self.cut();
+    }
+
+    /// A connector that copies blocks to another tier may name them by hash alone: that is worth something only
+    /// where the block is known.
+    fn store_placeholders(&mut self, place: Place, keys: &[BlockKey]) {
+        for key in keys {
+            let elsewhere = [Tier::Gpu, Tier::Cpu, Tier::Storage].map(|tier| Place { tier, ..place });
+            let known =
+                elsewhere.iter().find_map(|it| self.blocks.get(&(*it, *key)).filter(|it| it.copies > 0));
+            match known.copied() {
+                Some(block) => self.gain(place, *key, block.after),
+                None => self.counts.unknown_placeholders += 1,
+            }
+        }
+        self.cut();
+    }
+
+    fn gain(&mut self, place: Place, key: BlockKey, after: Option<BlockKey>) {
+        let next = self.next;
+        let block = self.blocks.entry((place, key)).or_insert_with(|| {
+            self.next += 1;
+            self.order.insert(next, (place, key));
+            Block { copies: 0, order: next, after, announced: false, touched: false }
+        });
+        block.copies = block.copies.saturating_add(1);
+        if place.tier == Tier::Gpu {
+            self.gpu.copies += 1;
+        }
+        if block.copies == 1 {
+            self.held += 1;
+            self.gpu.blocks += u64::from(place.tier == Tier::Gpu);
+            if !std::mem::replace(&mut block.touched, true) {
+                self.touched.push((place, key));
+            }
+        }
+    }
+
+    /// One copy of each of these blocks went.
+    pub fn remove(&mut self, removed: &Removed) {
+        let place = place(removed.group, removed.tier);
+        for key in &removed.keys {
+            let Some(block) = self.blocks.get_mut(&(place, *key)).filter(|it| it.copies > 0) else {
+                self.counts.unknown_removals += 1;
+                continue;
+            };
+            block.copies -= 1;
+            if place.tier == Tier::Gpu {
+                self.gpu.copies -= 1;
+            }
+            if block.copies == 0 {
+                self.held -= 1;
+                self.gpu.blocks -= u64::from(place.tier == Tier::Gpu);
+                if !std::mem::replace(&mut block.touched, true) {
+                    self.touched.push((place, *key));
+                }
+            }
+        }
+    }
+
+    /// Everything went, in whatever group and tier.
+    pub fn clear(&mut self) {
+        self.cleared |= !self.blocks.is_empty();
+        self.blocks.clear();
+        self.order.clear();
+        self.touched.clear();
+        self.held = 0;
+        self.gpu = Held::default();
+    }
+
+    /// More copies than blocks can only be a miscount: each block then counts once.
+    fn cut(&mut self) {
+        let bound = self.num_gpu_blocks.saturating_sub(1);
+        if self.num_gpu_blocks == 0 || self.gpu.copies <= bound || self.gpu.copies == self.gpu.blocks {
+            return;
+        }
+        for ((place, _), block) in &mut self.blocks {
+            if place.tier == Tier::Gpu {
+                block.copies = block.copies.min(1);
+            }
+        }
+        self.gpu.copies = self.gpu.blocks;
+        self.counts.cuts += 1;
+    }
+
+    /// Whether something happened since the last announcement. It may have cancelled out.
+    #[must_use]
+    pub const fn is_touched(&self) -> bool {
+        self.cleared || !self.touched.is_empty()
+    }
+
+    /// What changed since the last call, in order of arrival; a store and a removal of one block cancel. From now on
+    /// this is announced.
+    #[must_use = "a change that is dropped is never announced again"]
+    pub fn take_net_change(&mut self) -> Vec<Step> {
+        let mut runs = Runs::default();
+        if std::mem::take(&mut self.cleared) {
+            runs.clear();
+        }
+        for at in std::mem::take(&mut self.touched) {
+            let Some(block) = self.blocks.get_mut(&at) else { continue };
+            block.touched = false;
+            let (was, is) = (block.announced, block.copies > 0);
+            block.announced = is;
+            match (was, is) {
+                (false, true) => runs.gain(at.0, at.1, block.after),
+                (true, false) => runs.lose(at.0, at.1),
+                (true, true) | (false, false) => (),
+            }
+            if !is {
+                let order = block.order;
+                self.order.remove(&order);
+                self.blocks.remove(&at);
+            }
+        }
+        runs.into_steps()
+    }
+
+    /// The start of a full copy of what is announced now. What is announced later is not part of it.
+    #[must_use]
+    pub const fn copy(&self) -> Cursor {
+        Cursor { next: 0, end: self.next }
+    }
+
+    /// The copy's next steps, with at most `max` keys, and where it goes on; `None` at its end.
+    #[must_use]
+    pub fn copy_part(&self, cursor: Cursor, max: usize) -> (Vec<Step>, Option<Cursor>) {
+        let mut runs = Runs::default();
+        for (order, at) in self.order.range(cursor.next..cursor.end) {
+            let Some(block) = self.blocks.get(at).filter(|it| it.announced) else { continue };
+            if runs.keys() == max {
+                return (runs.into_steps(), Some(Cursor { next: *order, ..cursor }));
+            }
+            runs.gain(at.0, at.1, block.after);
+        }
+        (runs.into_steps(), None)
+    }
+}
+
+/// vLLM before 0.10.2 named no medium and before 0.20 no group: there was one of each.
+fn place(group: Option<u32>, tier: Option<Tier>) -> Place {
+    Place { group: group.unwrap_or(0), tier: tier.unwrap_or(Tier::Gpu) }
+}

@@ -1,0 +1,127 @@
+//! What is started, in which order, and how it stops.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::Context as _;
+use kvpick_agent_core::{engine, node::Node};
+use kvpick_proto::words::Handle;
+use kvpick_service::{
+    addresses,
+    admin::{self, Admin},
+    drain::{self, Drain},
+    logs::Logs,
+    ready::Ready,
+};
+use prometheus::Registry;
+use tokio::net::TcpListener;
+
+use crate::{
+    config::{Config, EngineConfig},
+    engine::drive,
+    metrics, publish, scrape,
+    shared::{Shared, now},
+    status,
+    zmq::Opened,
+};
+
+/// How long a shutdown waits for tasks, none of which has work that would be lost.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// An agent whose sockets are bound and whose parts run.
+#[derive(Debug)]
+pub struct App {
+    drain: Drain,
+    /// Where it listens: `admin`, and `events/<engine>` for each engine that connects to it.
+    pub addresses: BTreeMap<String, SocketAddr>,
+}
+
+impl App {
+    /// Binds, starts everything and returns at once.
+    ///
+    /// # Errors
+    ///
+    /// The admin socket can't be bound, or the system gives no threads. An engine's socket that can't be bound is no
+    /// error: it is tried again, and the engine is served without it.
+    pub async fn start(config: Config, logs: Option<Logs>) -> anyhow::Result<Self> {
+        let (registry, ready, drain) = (Registry::new(), Ready::default(), Drain::new());
+        let listener = TcpListener::bind(config.admin)
+            .await
+            .with_context(|| format!("admin: can't bind {}; is another program there?", config.admin))?;
+        let mut addresses = BTreeMap::from([("admin".to_owned(), listener.local_addr()?)]);
+
+        let mut node = Node::default();
+        let mut engines: Vec<(Handle, EngineConfig, Option<Opened>)> = Vec::new();
+        for config in &config.engines {
+            let (now, unix_ms) = now();
+            let core = engine::Config {
+                name: config.name,
+                events: config.events.is_some(),
+                replay: config.events.as_ref().is_some_and(|it| it.replay.is_some()),
+                rank_by_header: config.rank_by_header,
+                roots: config.roots.clone(),
+            };
+            let handle = node.add_engine(core, now, unix_ms);
+            let mut opened = config.events.as_ref().map(Opened::open);
+            let listens = opened.as_mut().and_then(Opened::listens_at);
+            if let Some(address) = listens.and_then(|it| it.strip_prefix("tcp://")?.parse().ok()) {
+                addresses.insert(format!("events/{}", config.name), address);
+            }
+            engines.push((handle, config.clone(), opened));
+        }
+
+        let shared = Arc::new(Shared::new(node));
+        metrics::register(&registry, Arc::clone(&shared)).context("metrics")?;
+        let client = scrape::client().context("HTTP client")?;
+        for (handle, config, opened) in engines {
+            let events = opened.map(Opened::run).transpose().context("a thread for an engine's events")?;
+            drain.spawn("engine", drive(Arc::clone(&shared), handle, events, drain.clone()));
+            let first = ready.hold(format!("first answer of {}", config.api));
+            let task = scrape::run(Arc::clone(&shared), handle, config, client.clone(), first, drain.clone());
+            drain.spawn("scrape", task);
+        }
+        let servers =
+            publish::run(Arc::clone(&shared), config.node.clone(), config.servers.clone(), drain.clone());
+        drain.spawn("servers", servers);
+
+        let admin = Admin {
+            registry,
+            ready,
+            status: {
+                let (node, shared) = (config.node.clone(), Arc::clone(&shared));
+                Arc::new(move || status::status(&node, &shared.lock(), Instant::now()))
+            },
+            config: serde_json::to_value(&config.file).context("configuration")?,
+            logs,
+        };
+        drain.spawn("admin", admin::serve(listener, admin, drain.clone()));
+        tracing::info!(?addresses, engines = config.engines.len(), servers = ?config.servers, "started");
+        Ok(Self { drain, addresses })
+    }
+
+    /// Runs until a signal asks to stop.
+    ///
+    /// # Errors
+    ///
+    /// The addresses' file can't be written.
+    pub async fn run(self, addresses_file: Option<&Path>) -> anyhow::Result<()> {
+        if let Some(file) = addresses_file {
+            addresses::write(file, &self.addresses)
+                .with_context(|| format!("can't write --addresses-file {}", file.display()))?;
+        }
+        drain::terminated().await;
+        self.stop().await;
+        Ok(())
+    }
+
+    /// Stops; returns whether everything ended in time.
+    pub async fn stop(&self) -> bool {
+        self.drain.start();
+        self.drain.finished(GRACE).await
+    }
+}

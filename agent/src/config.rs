@@ -1,0 +1,353 @@
+//! The agent's configuration: one YAML file, every field below. `kvpick-agent check-config` reports all mistakes at
+//! once.
+
+use std::{collections::BTreeMap, net::SocketAddr};
+
+use kvpick_proto::words::ReplicaName;
+use kvpick_service::logs::Format;
+use serde::{Deserialize, Serialize};
+
+/// The whole file, as it is written.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    /// Name of this node, as the servers' configuration has it: an agent may describe its own node's replicas only.
+    pub node: String,
+    /// `host:port` of each server's feed. Names are resolved again and again, and every address gets a stream.
+    pub servers: Vec<String>,
+    /// Health, readiness, metrics and status over HTTP, for operators. Port 0 lets the system choose.
+    #[serde(default = "default_admin")]
+    pub admin: String,
+    /// The engines of this node, one entry for each data-parallel rank.
+    #[serde(default)]
+    pub engines: Vec<EngineEntry>,
+    /// Logs.
+    #[serde(default)]
+    pub log: LogEntry,
+}
+
+/// One engine, or one rank of one.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct EngineEntry {
+    /// Where clients reach it, `ip:port`, exactly as Envoy and the servers' configuration know it.
+    pub address: String,
+    /// Its data-parallel rank. Ranks behind one address have an entry each.
+    #[serde(default)]
+    pub rank: u32,
+    /// Where its HTTP API is read (`/metrics`, `/version`, `/v1/models`). By default `http://` and the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api: Option<String>,
+    /// `on` or `off`: whether its KV cache events are heard. Off, it is still described to servers, with its load.
+    #[serde(default)]
+    pub events: Switch,
+    /// Where its events are published, for an engine that binds: `tcp://host:port`, or `ipc:///path` for a socket in a
+    /// folder that both see. This or `listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subscribe: Option<String>,
+    /// Where this agent waits for its events, for an engine that connects: `tcp://127.0.0.1:port`. Loopback only, as
+    /// anybody who reaches it may say what the engine holds. Port 0 lets the system choose. This or `subscribe`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub listen: Option<String>,
+    /// Where its earlier events can be had again: `tcp://host:port` or `ipc:///path`. Without it every lost message,
+    /// every lost connection and every restart of this agent costs what was known of the engine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<String>,
+    /// Only events of topics that begin so; the engine's `topic`. By default all.
+    #[serde(default)]
+    pub topic: String,
+    /// Values of the engine's `PYTHONHASHSEED` to try beside the usual ones. Needed only where an engine was given
+    /// one that is neither 0 nor 42.
+    #[serde(default)]
+    pub roots: Vec<String>,
+}
+
+/// Logs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogEntry {
+    /// A level, or `target=level,…`.
+    #[serde(default = "default_filter")]
+    pub filter: String,
+    /// `text` or `json`.
+    #[serde(default)]
+    pub format: Format,
+}
+
+impl Default for LogEntry {
+    fn default() -> Self {
+        Self { filter: default_filter(), format: Format::default() }
+    }
+}
+
+/// `on` or `off`, or what YAML 1.1 makes of these words.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(from = "Word", into = "&'static str")]
+pub enum Switch {
+    /// Yes.
+    #[default]
+    On,
+    /// No.
+    Off,
+    /// Neither word; reported with the other mistakes.
+    Unknown,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Word {
+    Bool(bool),
+    Text(String),
+}
+
+impl From<Word> for Switch {
+    fn from(word: Word) -> Self {
+        match word {
+            Word::Bool(true) => Self::On,
+            Word::Bool(false) => Self::Off,
+            Word::Text(text) if text == "on" => Self::On,
+            Word::Text(text) if text == "off" => Self::Off,
+            Word::Text(_) => Self::Unknown,
+        }
+    }
+}
+
+impl From<Switch> for &'static str {
+    fn from(it: Switch) -> Self {
+        match it {
+            Switch::On => "on",
+            Switch::Off => "off",
+            Switch::Unknown => "unknown",
+        }
+    }
+}
+
+/// The same, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// See [`File::node`].
+    pub node: String,
+    /// See [`File::servers`].
+    pub servers: Vec<String>,
+    /// See [`File::admin`].
+    pub admin: SocketAddr,
+    /// See [`File::engines`].
+    pub engines: Vec<EngineConfig>,
+    /// As written, for people.
+    pub file: File,
+}
+
+/// One engine, checked.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EngineConfig {
+    /// Its name on the feed.
+    pub name: ReplicaName,
+    /// Whether other ranks have the same address.
+    pub rank_by_header: bool,
+    /// Base of its API, without a slash at the end.
+    pub api: String,
+    /// How its events are had; `None` where they are off.
+    pub events: Option<EventsConfig>,
+    /// See [`EngineEntry::roots`].
+    pub roots: Vec<String>,
+}
+
+/// How an engine's events are had.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct EventsConfig {
+    /// In which direction.
+    pub source: Source,
+    /// See [`EngineEntry::replay`].
+    pub replay: Option<String>,
+    /// See [`EngineEntry::topic`].
+    pub topic: String,
+}
+
+/// Who connects to whom.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Source {
+    /// The agent to the engine, there.
+    Subscribe(String),
+    /// The engine to the agent, there.
+    Listen(String),
+}
+
+/// One thing that is wrong, with its field and what to do.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Mistake {
+    /// As a path: `engines[1].listen`.
+    pub field: String,
+    /// What is wrong, and the remedy.
+    pub what: String,
+}
+
+impl std::fmt::Display for Mistake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.field, self.what)
+    }
+}
+
+impl File {
+    /// Checks everything that types do not.
+    ///
+    /// # Errors
+    ///
+    /// All mistakes, in the order of the file.
+    pub fn check(self) -> Result<Config, Vec<Mistake>> {
+        let mut mistakes = Mistakes(Vec::new());
+        if self.node.trim().is_empty() {
+            mistakes.add("node", "is empty; write this node's name as the servers' configuration has it");
+        }
+        if self.servers.is_empty() {
+            mistakes.add("servers", "is empty; write `host:port` of at least one server's feed");
+        }
+        for (index, server) in self.servers.iter().enumerate() {
+            if host_and_port(server).is_none_or(|(_, port)| port == 0) {
+                mistakes.add(&format!("servers[{index}]"), format!("`{server}` is not `host:port`"));
+            }
+        }
+        let admin = self.admin.parse().ok();
+        if admin.is_none() {
+            mistakes.add("admin", format!("`{}` is not `ip:port`, such as 127.0.0.1:9005", self.admin));
+        }
+        let mut engines: Vec<EngineConfig> = Vec::new();
+        for (index, entry) in self.engines.iter().enumerate() {
+            engines.extend(entry.check(&format!("engines[{index}]"), &mut mistakes));
+        }
+        let mut seen = BTreeMap::new();
+        for (index, entry) in self.engines.iter().enumerate() {
+            if let Some(first) = seen.insert((&entry.address, entry.rank), index) {
+                let what =
+                    format!("address and rank are those of engines[{first}]; give each rank its own entry");
+                mistakes.add(&format!("engines[{index}].address"), what);
+            }
+        }
+        let mut listening = BTreeMap::new();
+        for (index, entry) in self.engines.iter().enumerate() {
+            let fixed = entry.listen.as_ref().filter(|it| !it.ends_with(":0"));
+            if let Some(first) = fixed.and_then(|it| listening.insert(it, index)) {
+                let what = format!("is that of engines[{first}]; give each engine its own port");
+                mistakes.add(&format!("engines[{index}].listen"), what);
+            }
+        }
+        let shared: Vec<_> = engines.iter().map(|it| it.name.address).collect();
+        for engine in &mut engines {
+            engine.rank_by_header = shared.iter().filter(|it| **it == engine.name.address).count() > 1;
+        }
+        match admin {
+            Some(admin) if mistakes.0.is_empty() => Ok(Config {
+                node: self.node.clone(),
+                servers: self.servers.clone(),
+                admin,
+                engines,
+                file: self,
+            }),
+            _ => Err(mistakes.0),
+        }
+    }
+}
+
+impl EngineEntry {
+    fn check(&self, path: &str, mistakes: &mut Mistakes) -> Option<EngineConfig> {
+        let field = |name: &str| format!("{path}.{name}");
+        let address: Option<SocketAddr> = self.address.parse().ok();
+        if address.is_none() {
+            let what = format!("`{}` is not `ip:port`; write it as Envoy knows the engine", self.address);
+            mistakes.add(&field("address"), what);
+        }
+        let api = self.api.clone().unwrap_or_else(|| format!("http://{}", self.address));
+        if !api.starts_with("http://") {
+            mistakes.add(&field("api"), format!("`{api}` is not `http://host:port`"));
+        }
+        let endpoints = [("subscribe", &self.subscribe), ("listen", &self.listen), ("replay", &self.replay)];
+        for (name, endpoint) in endpoints {
+            let Some(endpoint) = endpoint else { continue };
+            if name != "listen" && endpoint.strip_prefix("ipc://").is_some_and(|it| it.starts_with('/')) {
+                if self.rank > 0 {
+                    let what = format!("`{endpoint}`: vLLM has ipc for rank 0 only; use tcp://host:port");
+                    mistakes.add(&field(name), what);
+                }
+                continue;
+            }
+            match endpoint.strip_prefix("tcp://").and_then(host_and_port) {
+                None => mistakes
+                    .add(&field(name), format!("`{endpoint}` is not `tcp://host:port`{}", or_ipc(name))),
+                Some((host, _)) if host.contains('*') => {
+                    let what = format!(
+                        "`{endpoint}` names no host; write the address at which the engine is reached"
+                    );
+                    mistakes.add(&field(name), what);
+                }
+                Some((_, 0)) if name != "listen" => {
+                    mistakes.add(&field(name), format!("`{endpoint}` names no port"));
+                }
+                Some((host, _)) if name == "listen" && !is_loopback(host) => {
+                    let what = format!("`{endpoint}` can be reached by others; use tcp://127.0.0.1:port");
+                    mistakes.add(&field(name), what);
+                }
+                Some(_) => (),
+            }
+        }
+        let source = match (&self.subscribe, &self.listen) {
+            (Some(it), None) => Some(Source::Subscribe(it.clone())),
+            (None, Some(it)) => Some(Source::Listen(it.clone())),
+            _ => None,
+        };
+        let events = match (self.events, source) {
+            (Switch::On, Some(source)) => {
+                Some(EventsConfig { source, replay: self.replay.clone(), topic: self.topic.clone() })
+            }
+            (Switch::On, None) => {
+                let what = "is on, so exactly one of `subscribe` (the engine binds) and `listen` (the engine \
+                            connects) is needed; or write `events: off`";
+                mistakes.add(&field("events"), what);
+                None
+            }
+            (Switch::Off, _) => None,
+            (Switch::Unknown, _) => {
+                mistakes.add(&field("events"), "is neither `on` nor `off`");
+                None
+            }
+        };
+        Some(EngineConfig {
+            name: ReplicaName { address: address?, rank: self.rank },
+            rank_by_header: false,
+            api: api.trim_end_matches('/').to_owned(),
+            events,
+            roots: self.roots.clone(),
+        })
+    }
+}
+
+/// What else an endpoint may be: whatever the agent connects to may be a Unix socket.
+fn or_ipc(field: &str) -> &'static str {
+    if field == "listen" { "" } else { " or `ipc:///path`" }
+}
+
+struct Mistakes(Vec<Mistake>);
+
+impl Mistakes {
+    fn add(&mut self, field: &str, what: impl Into<String>) {
+        self.0.push(Mistake { field: field.to_owned(), what: what.into() });
+    }
+}
+
+/// `host:port`, where the host is a name, an IPv4 address or an IPv6 address in brackets.
+pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {
+    let (host, port) = text.rsplit_once(':')?;
+    let plain = !host.contains([':', '/', ' ']) && !host.is_empty();
+    let bracketed = host.starts_with('[') && host.ends_with(']');
+    Some((host, port.parse().ok()?)).filter(|_| plain || bracketed)
+}
+
+pub(crate) fn is_loopback(host: &str) -> bool {
+    host.parse::<std::net::Ipv4Addr>().is_ok_and(|it| it.is_loopback())
+}
+
+fn default_admin() -> String {
+    "127.0.0.1:9005".to_owned()
+}
+
+fn default_filter() -> String {
+    "info".to_owned()
+}
