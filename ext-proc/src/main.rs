@@ -34,28 +34,44 @@ enum Command {
         #[arg(long)]
         config: PathBuf,
     },
+    /// Prints a configuration with every field, explained.
+    ConfigReference,
 }
 
-/// The exit code of a wrong configuration: `EX_CONFIG` of sysexits.h.
-const EX_CONFIG: u8 = 78;
+/// The exit code of a wrong configuration: `EX_USAGE` of sysexits.h.
+const EX_USAGE: u8 = 64;
+
+/// The explained configuration.
+const REFERENCE: &str = include_str!("../kvpick.example.yaml");
 
 fn main() -> ExitCode {
     let result = match Args::parse().command {
-        Command::Run { config, addresses_file } => run(&config, addresses_file.as_deref()),
-        Command::CheckConfig { config } => load(&config).map(|_| say("ok")),
+        Command::Run { config, addresses_file } => match load(&config) {
+            Ok(config) => return ended(run(config, addresses_file.as_deref()), ExitCode::FAILURE),
+            Err(error) => Err(error),
+        },
+        Command::CheckConfig { config } => load(&config).map(|_| say("ok\n")),
+        Command::ConfigReference => {
+            say(REFERENCE);
+            Ok(())
+        }
     };
+    ended(result, ExitCode::from(EX_USAGE))
+}
+
+fn ended(result: anyhow::Result<()>, failure: ExitCode) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             complain(&format!("{error:#}"));
-            ExitCode::from(EX_CONFIG)
+            failure
         }
     }
 }
 
 #[expect(clippy::print_stdout, reason = "the answer of a command")]
 fn say(text: &str) {
-    println!("{text}");
+    print!("{text}");
 }
 
 #[expect(clippy::print_stderr, reason = "logs may not be up yet")]
@@ -72,8 +88,7 @@ fn load(path: &Path) -> anyhow::Result<Config> {
     anyhow::bail!("{}:\n  {}", path.display(), mistakes.join("\n  "))
 }
 
-fn run(config: &Path, addresses_file: Option<&Path>) -> anyhow::Result<()> {
-    let config = load(config)?;
+fn run(config: Config, addresses_file: Option<&Path>) -> anyhow::Result<()> {
     let logs = kvpick_service::logs::init(&config.log.filter, config.log.format)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("can't start threads")?;

@@ -324,3 +324,30 @@ replicas:
     }
     assert!(kvpick_service::config::parse::<Config>("replica: []").is_err(), "unknown fields are mistakes");
 }
+
+#[test]
+fn the_example_configuration_has_every_field_at_its_default_unless_said_otherwise() {
+    let text = include_str!("../kvpick.example.yaml");
+    let example: Config = kvpick_service::config::parse(text).unwrap();
+    let example = serde_json::to_value(&example).unwrap();
+    let mut least: serde_json::Value = kvpick_service::config::parse(text).unwrap();
+    for (field, value) in example.as_object().unwrap() {
+        let given = &least[field];
+        // The file spells out every field, inner ones too.
+        let fields = |it: &serde_json::Value| it.as_object().map(|it| it.keys().cloned().collect::<Vec<_>>());
+        assert_eq!(fields(given), fields(value), "{field}");
+        for (given, value) in
+            given.as_array().into_iter().flatten().zip(value.as_array().into_iter().flatten())
+        {
+            assert_eq!(
+                fields(given).map(|it| it.len()),
+                fields(value).map(|it| it.len()),
+                "{field}: {given}"
+            );
+        }
+    }
+    // Without what has a default, nothing else changes.
+    least.as_object_mut().unwrap().retain(|field, _| field == "replicas" || field == "models");
+    let least: Config = serde_json::from_value(least).unwrap();
+    assert_eq!(serde_json::to_value(&least).unwrap(), example);
+}

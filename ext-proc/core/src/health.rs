@@ -66,6 +66,13 @@ impl Health {
         news
     }
 
+    /// Its agent reaches it again: no need to wait for the next probe's turn.
+    pub const fn on_good_news(&mut self, now: Instant) {
+        if let Self::Out { probe_at, .. } = self {
+            *probe_at = now;
+        }
+    }
+
     /// It answered a probe, or did not. Returns whether it came back.
     pub fn on_probe(&mut self, answered: bool, now: Instant) -> bool {
         let Self::Out { since, then_for, why, .. } = *self else { return false };
@@ -91,6 +98,18 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn good_news_bring_the_probe_forward_and_no_more() {
+        let start = crate::testing::start();
+        let mut health = Health::In;
+        health.on_good_news(start);
+        assert!(health.is_in());
+        health.on_failure(Failure::Agent, start);
+        let later = start + Duration::from_millis(300);
+        health.on_good_news(later);
+        assert_eq!((health.is_in(), health.probe_at()), (false, Some(later)));
+    }
 
     #[test]
     fn is_left_alone_for_longer_and_longer_until_it_answers() {

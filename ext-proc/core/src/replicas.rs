@@ -212,11 +212,17 @@ impl Replica {
         self.applied = None;
     }
 
-    /// Takes the agent's word on whether the engine serves. Returns whether it is out because of it, as news.
-    pub fn on_status(&mut self, status: EngineStatus, now: Instant) -> bool {
+    /// Takes the agent's word on whether the engine serves.
+    pub fn on_status(&mut self, status: EngineStatus, now: Instant) {
+        let before = self.description.as_ref().map(|it| it.status);
         match status {
-            EngineStatus::Down | EngineStatus::Asleep => self.health.on_failure(Failure::Agent, now),
-            EngineStatus::Up | EngineStatus::Foreign => false,
+            EngineStatus::Down | EngineStatus::Asleep => {
+                self.health.on_failure(Failure::Agent, now);
+            }
+            EngineStatus::Up | EngineStatus::Foreign if before != Some(status) => {
+                self.health.on_good_news(now)
+            }
+            EngineStatus::Up | EngineStatus::Foreign => (),
         }
     }
 }

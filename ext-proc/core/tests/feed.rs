@@ -206,6 +206,8 @@ fn an_engine_that_is_down_by_its_agents_word_is_out() {
     assert!(!replica(&world, 1).health.is_in());
     assert_eq!(world.probes_due(now + ms(999)).len(), 0);
     assert_eq!(world.probes_due(now + ms(1_000)).len(), 1);
+    describe(&mut world, stream, description(1, None), now + ms(200));
+    assert_eq!(world.probes_due(now + ms(200)).len(), 1, "probed at once when the agent reaches it again");
 }
 
 #[test]

@@ -302,7 +302,7 @@ fn salts_and_adapters_keep_blocks_apart() {
     let held = [gained(&named), gained(&salted)];
     world.on_message(stream, copy(1, held.to_vec(), None), now).unwrap();
 
-    let mut predicted = |model: &str, salt: Option<&str>| {
+    let predicted = |model: &str, salt: Option<&str>| {
         let plan = world.plan(Some(model));
         let prompts = [tokens.clone()];
         let chains = chain(plan.namings.clone(), &prompts, salt);
