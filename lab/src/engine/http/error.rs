@@ -1,0 +1,77 @@
+//! Refusals in the form of the OpenAI API.
+
+use axum::{
+    Json,
+    http::StatusCode,
+    response::{IntoResponse, Response},
+};
+use kvpick_core::{prompts::PromptError, request::RequestError};
+use serde_json::{Value, json};
+
+use crate::engine::driver::SubmitError;
+
+/// What a client is told instead of an answer.
+#[derive(Debug)]
+pub(super) struct ApiError {
+    status: StatusCode,
+    kind: &'static str,
+    message: String,
+    param: Option<&'static str>,
+}
+
+impl ApiError {
+    pub(super) fn bad_request(message: &str, param: &'static str) -> Self {
+        Self { param: Some(param), ..Self::new(StatusCode::BAD_REQUEST, "BadRequestError", message) }
+    }
+
+    pub(super) fn unknown_model(model: &str) -> Self {
+        let message = format!("The model `{model}` does not exist.");
+        Self { param: Some("model"), ..Self::new(StatusCode::NOT_FOUND, "NotFoundError", &message) }
+    }
+
+    pub(super) fn internal() -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalServerError",
+            "The engine failed on this request.",
+        )
+    }
+
+    fn new(status: StatusCode, kind: &'static str, message: &str) -> Self {
+        Self { status, kind, message: message.to_owned(), param: None }
+    }
+}
+
+impl From<RequestError> for ApiError {
+    fn from(error: RequestError) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequestError", &error.to_string())
+    }
+}
+
+impl From<PromptError> for ApiError {
+    fn from(error: PromptError) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequestError", &error.to_string())
+    }
+}
+
+impl From<SubmitError> for ApiError {
+    fn from(error: SubmitError) -> Self {
+        let (status, kind) = match error {
+            SubmitError::Refused(_) => (StatusCode::BAD_REQUEST, "BadRequestError"),
+            SubmitError::Overloaded | SubmitError::Stopped => {
+                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError")
+            }
+        };
+        Self::new(status, kind, &error.to_string())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let param = self.param.map_or(Value::Null, Value::from);
+        let error = json!({
+            "message": self.message, "type": self.kind, "param": param, "code": self.status.as_u16(),
+        });
+        (self.status, Json(json!({"error": error}))).into_response()
+    }
+}
