@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use kvpick_proto::words::ReplicaName;
-use kvpick_service::logs::Format;
+use kvpick_service::logs::LogConfig;
 use serde::{Deserialize, Serialize};
 
 /// The whole file, as it is written.
@@ -23,7 +23,7 @@ pub struct File {
     pub engines: Vec<EngineEntry>,
     /// Logs.
     #[serde(default)]
-    pub log: LogEntry,
+    pub log: LogConfig,
 }
 
 /// One engine, or one rank of one.
@@ -60,24 +60,6 @@ pub struct EngineEntry {
     /// one that is neither 0 nor 42.
     #[serde(default)]
     pub roots: Vec<String>,
-}
-
-/// Logs.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct LogEntry {
-    /// A level, or `target=level,…`.
-    #[serde(default = "default_filter")]
-    pub filter: String,
-    /// `text` or `json`.
-    #[serde(default)]
-    pub format: Format,
-}
-
-impl Default for LogEntry {
-    fn default() -> Self {
-        Self { filter: default_filter(), format: Format::default() }
-    }
 }
 
 /// `on` or `off`, or what YAML 1.1 makes of these words.
@@ -346,8 +328,4 @@ pub(crate) fn is_loopback(host: &str) -> bool {
 
 fn default_admin() -> String {
     "127.0.0.1:9005".to_owned()
-}
-
-fn default_filter() -> String {
-    "info".to_owned()
 }

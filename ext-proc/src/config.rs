@@ -13,7 +13,7 @@ use kvpick_core::{
     score::Weights,
 };
 use kvpick_proto::words::ReplicaName;
-use kvpick_service::logs::Format;
+use kvpick_service::logs::LogConfig;
 use serde::{Deserialize, Serialize};
 
 /// The whole file.
@@ -231,22 +231,6 @@ impl From<MemoryConfig> for Memory {
             expected_expiry: Duration::from_secs(it.expected_expiry_s),
             bound: it.blocks_per_replica,
         }
-    }
-}
-
-/// Logs, on standard error.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogConfig {
-    /// Level, or a list of `target=level`.
-    pub filter: String,
-    /// `text` or `json`.
-    pub format: Format,
-}
-
-impl Default for LogConfig {
-    fn default() -> Self {
-        Self { filter: "info".to_owned(), format: Format::default() }
     }
 }
 

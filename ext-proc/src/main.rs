@@ -1,13 +1,17 @@
 //! `kvpick`: an endpoint picker for Envoy.
 
 use std::{
+    convert::Infallible,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use anyhow::Context as _;
 use clap::{Parser, Subcommand};
 use kvpick::{app::App, config::Config};
+use kvpick_service::{
+    command,
+    config::{self, ConfigError},
+};
 
 /// Sends each LLM request to the vLLM replica whose KV cache already holds most of its prompt.
 #[derive(Debug, Parser)]
@@ -38,59 +42,28 @@ enum Command {
     ConfigReference,
 }
 
-/// The exit code of a wrong configuration: `EX_USAGE` of sysexits.h.
-const EX_USAGE: u8 = 64;
+/// The program's name in its complaints.
+const NAME: &str = "kvpick";
 
 /// The explained configuration.
 const REFERENCE: &str = include_str!("../kvpick.example.yaml");
 
 fn main() -> ExitCode {
-    let result = match Args::parse().command {
+    match Args::parse().command {
         Command::Run { config, addresses_file } => match load(&config) {
-            Ok(config) => return ended(run(config, addresses_file.as_deref()), ExitCode::FAILURE),
-            Err(error) => Err(error),
+            Ok(config) => command::run(NAME, &config.log.clone(), async |logs| {
+                App::start(config, Some(logs)).await?.run(addresses_file.as_deref()).await
+            }),
+            Err(error) => command::answer(NAME, Err(error)),
         },
-        Command::CheckConfig { config } => load(&config).map(|_| say("ok\n")),
-        Command::ConfigReference => {
-            say(REFERENCE);
-            Ok(())
-        }
-    };
-    ended(result, ExitCode::from(EX_USAGE))
-}
-
-fn ended(result: anyhow::Result<()>, failure: ExitCode) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(&format!("{error:#}"));
-            failure
-        }
+        Command::CheckConfig { config } => command::answer(NAME, load(&config).map(|_| "ok\n".to_owned())),
+        Command::ConfigReference => command::answer::<Infallible>(NAME, Ok(REFERENCE.to_owned())),
     }
 }
 
-#[expect(clippy::print_stdout, reason = "the answer of a command")]
-fn say(text: &str) {
-    print!("{text}");
-}
-
-#[expect(clippy::print_stderr, reason = "logs may not be up yet")]
-fn complain(text: &str) {
-    eprintln!("kvpick: {text}");
-}
-
-fn load(path: &Path) -> anyhow::Result<Config> {
-    let config: Config = kvpick_service::config::load(path)?;
-    let mistakes = config.mistakes();
-    if mistakes.is_empty() {
-        return Ok(config);
-    }
-    anyhow::bail!("{}:\n  {}", path.display(), mistakes.join("\n  "))
-}
-
-fn run(config: Config, addresses_file: Option<&Path>) -> anyhow::Result<()> {
-    let logs = kvpick_service::logs::init(&config.log.filter, config.log.format)?;
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().context("can't start threads")?;
-    runtime.block_on(async { App::start(config, Some(logs)).await?.run(addresses_file).await })
+fn load(path: &Path) -> Result<Config, ConfigError> {
+    config::load_checked(path, |config: Config| match config.mistakes() {
+        mistakes if mistakes.is_empty() => Ok(config),
+        mistakes => Err(mistakes),
+    })
 }

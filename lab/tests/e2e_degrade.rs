@@ -1,6 +1,9 @@
 //! Whatever is missing or broken, a request is answered by an engine, and the reason is in metric and log.
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod common;
+
+use std::net::SocketAddr;
 
 use common::{CHAT, chat, decisions, post, settle, until_replica};
 use kvpick_lab::rig::{
@@ -17,6 +20,22 @@ fn plan() -> Plan {
     let mut plan = Plan::even(2, 2);
     plan.server = Map::from_iter([("budget".to_owned(), json!({"base_ms": 300}))]);
     plan
+}
+
+/// An agent of that node that describes an engine and leaves its events alone.
+async fn quiet_agent(fleet: &Fleet, scratch: &Scratch, node: &str, address: SocketAddr) -> Program {
+    let events = "off".to_owned();
+    let engine = EngineConfig { address, rank: 0, events, subscribe: None, listen: None, replay: None };
+    let config = AgentConfig {
+        node: node.to_owned(),
+        servers: vec![fleet.server.address("feed").unwrap().to_string()],
+        admin: ports::free().unwrap(),
+        engines: vec![engine],
+        more: Map::new(),
+    };
+    let mut agent = Program::agent(&format!("quiet-{node}"), scratch.path(), &config).unwrap();
+    agent.start().await.unwrap();
+    agent
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,24 +156,7 @@ async fn engines_without_events_are_served_all_the_same() {
     // The same engines, by agents that are told to leave their events alone.
     let mut agents = Vec::new();
     for (node, address) in fleet.engine_addresses().iter().enumerate() {
-        let engine = EngineConfig {
-            address: *address,
-            rank: 0,
-            events: "off".to_owned(),
-            subscribe: None,
-            listen: None,
-            replay: None,
-        };
-        let config = AgentConfig {
-            node: format!("node-{node}"),
-            servers: vec![fleet.server.address("feed").unwrap().to_string()],
-            admin: ports::free().unwrap(),
-            engines: vec![engine],
-            more: Map::new(),
-        };
-        let mut agent = Program::agent(&format!("quiet-{node}"), scratch.path(), &config).unwrap();
-        agent.start().await.unwrap();
-        agents.push(agent);
+        agents.push(quiet_agent(&fleet, &scratch, &format!("node-{node}"), *address).await);
     }
     for address in fleet.engine_addresses() {
         until_replica(&fleet, *address, "/facts", &json!("no_events")).await;
@@ -191,23 +193,7 @@ async fn a_node_that_describes_anothers_replica_is_refused() {
     post(&fleet, CHAT, chat("qwen3", "rudder", 300)).await;
     settle(&fleet).await;
     let before = fleet.server.status().await.unwrap();
-    let engine = EngineConfig {
-        address,
-        rank: 0,
-        events: "off".to_owned(),
-        subscribe: None,
-        listen: None,
-        replay: None,
-    };
-    let config = AgentConfig {
-        node: "elsewhere".to_owned(),
-        servers: vec![fleet.server.address("feed").unwrap().to_string()],
-        admin: ports::free().unwrap(),
-        engines: vec![engine],
-        more: Map::new(),
-    };
-    let mut agent = Program::agent("stranger", scratch.path(), &config).unwrap();
-    agent.start().await.unwrap();
+    let agent = quiet_agent(&fleet, &scratch, "elsewhere", address).await;
     let refused = async || {
         let metrics = fleet.server.metrics().await.map_err(|it| it.to_string())?;
         let n = metrics.sum("kvpick_feed_refused_total", &[("node", "elsewhere")]);

@@ -26,6 +26,14 @@ pub enum ConfigError {
         /// Where and what, several lines long.
         message: String,
     },
+    /// Fields have values that do not fit, or not together. All of them, a line each.
+    #[error("{}:\n  {}", path.display(), mistakes.join("\n  "))]
+    Mistakes {
+        /// The file that was read.
+        path: PathBuf,
+        /// Field, what is wrong, and the remedy.
+        mistakes: Vec<String>,
+    },
 }
 
 /// Reads the YAML file at `path` into `T`.
@@ -36,6 +44,21 @@ pub fn load<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     parse(&text).map_err(|message| ConfigError::Parse { path: path.to_owned(), message })
+}
+
+/// Reads the YAML file at `path`, and has `check` look at what types do not tell. It reports all mistakes.
+pub fn load_checked<T, C, M>(
+    path: &Path,
+    check: impl FnOnce(T) -> Result<C, Vec<M>>,
+) -> Result<C, ConfigError>
+where
+    T: DeserializeOwned,
+    M: ToString,
+{
+    check(load(path)?).map_err(|mistakes| ConfigError::Mistakes {
+        path: path.to_owned(),
+        mistakes: mistakes.iter().map(M::to_string).collect(),
+    })
 }
 
 /// Reads YAML text into `T`; the error is the message of [`ConfigError::Parse`].
@@ -69,6 +92,17 @@ mod tests {
         let message = load::<Sample>(&path).unwrap_err().to_string();
         assert!(message.starts_with(path.to_str().unwrap()), "{message}");
         message
+    }
+
+    #[test]
+    fn mistakes_are_listed_under_the_files_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("sample.yaml");
+        std::fs::write(&path, "listen: 127.0.0.1:9002").unwrap();
+        let check = |_: Sample| Err::<(), _>(vec!["replicas: none; name one", "listen: taken; use another"]);
+        let message = load_checked(&path, check).unwrap_err().to_string();
+        let want = format!("{}:\n  replicas: none; name one\n  listen: taken; use another", path.display());
+        assert_eq!(message, want);
     }
 
     #[test]

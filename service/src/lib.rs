@@ -7,6 +7,7 @@
 //! - [`drain`]: every task is started through it, so that a shutdown can wait for all of them.
 //! - [`ready`]: what still has to happen before the program may be used, by name.
 //! - [`admin`]: health, readiness, metrics, status, configuration and log level over HTTP.
+//! - [`command`]: answers, complaints and exit codes of the program's commands.
 //! - [`addresses`]: the ports that were really bound, for whoever started the program with port 0.
 
 pub mod config;
@@ -17,3 +18,4 @@ pub mod ready;
 
 pub mod addresses;
 pub mod admin;
+pub mod command;

@@ -39,6 +39,22 @@ impl FromStr for Format {
     }
 }
 
+/// Logs in a program's configuration.
+#[derive(Clone, Debug, serde::Deserialize, serde::Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// A level (error, warn, info, debug, trace), or a list of `target=level`.
+    pub filter: String,
+    /// `text` or `json`.
+    pub format: Format,
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { filter: "info".to_owned(), format: Format::default() }
+    }
+}
+
 /// Why logs could not be set up or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {

@@ -1,6 +1,6 @@
 //! The demo: what routing by KV cache changes, on real Envoy, against round robin.
 //!
-//! [`phases`] runs the three parts, [`report`] keeps and prints their figures.
+//! `phases` runs the three parts, `report` keeps and prints their figures.
 
 mod phases;
 mod report;

@@ -3,6 +3,7 @@
 //! One stream per agent connection. State changes before anyone is told of it: what a message does to the
 //! replicas is done when [`Feed::on_message`] returns, its answers wait in the stream's outbox.
 
+mod apply;
 mod notes;
 
 use std::{
@@ -11,16 +12,13 @@ use std::{
 };
 
 use kvpick_proto::words::{
-    AgentMessage, Change, CopyChunk, Description, Events, HEARTBEAT, Handle, Hello, InFlight, PROTOCOL,
-    ReplicaName, SILENCE, ServerMessage, Welcome,
+    AgentMessage, Description, Events, HEARTBEAT, Handle, Hello, InFlight, PROTOCOL, ReplicaName, SILENCE,
+    ServerMessage, Welcome,
 };
 
 pub use notes::{Close, Note};
 
-use crate::{
-    index::Told,
-    replicas::{Knowledge, Replica, ReplicaId, Replicas, STALE_GRACE},
-};
+use crate::replicas::{Knowledge, Replica, ReplicaId, Replicas, STALE_GRACE};
 
 /// A server takes no longer than this to say that it is ready, whatever its agents do.
 pub const READY_AFTER: Duration = Duration::from_secs(5);
@@ -139,7 +137,7 @@ impl Feed {
             }
             AgentMessage::Change(handle, change) => {
                 if let Some(replica) = stream.replica(handle)
-                    && !on_change(&mut replicas[replica], &change)
+                    && !apply::change(&mut replicas[replica], &change)
                 {
                     stream.outbox.push(ServerMessage::CopyRequest(handle));
                 }
@@ -147,7 +145,7 @@ impl Feed {
             AgentMessage::Copy(handle, chunk) => {
                 if let Some(replica) = stream.replica(handle) {
                     let replica = &mut replicas[replica];
-                    if !on_copy(replica, &chunk) {
+                    if !apply::copy(replica, &chunk) {
                         stream.outbox.push(ServerMessage::CopyRequest(handle));
                     } else if chunk.last {
                         let note =
@@ -401,38 +399,4 @@ fn admit(
         Some(_) => Err(format!("{name} is described under another handle of this stream already")),
         None => Ok(id),
     }
-}
-
-/// Returns whether the change could be applied.
-fn on_change(replica: &mut Replica, change: &Change) -> bool {
-    if replica.knowledge != Knowledge::Live {
-        return false;
-    }
-    let Replica { holdings, expected, routed, .. } = replica;
-    holdings.apply(&change.steps, |told| match told {
-        Told::Gained(key) => expected.forget(key),
-        Told::Lost(key) => {
-            expected.forget(key);
-            routed.forget(key);
-        }
-        Told::Cleared => {
-            expected.clear();
-            routed.clear();
-        }
-    });
-    replica.applied = change.applied.or(replica.applied);
-    true
-}
-
-/// Returns whether the part could be used.
-fn on_copy(replica: &mut Replica, chunk: &CopyChunk) -> bool {
-    if !replica.holdings.apply_copy(chunk.first, chunk.last, &chunk.steps) {
-        return false;
-    }
-    if chunk.last {
-        replica.knowledge = Knowledge::Live;
-        replica.applied = chunk.applied;
-        replica.expected.clear();
-    }
-    true
 }

@@ -1,0 +1,42 @@
+//! What an agent says of blocks, applied to a replica.
+
+use kvpick_proto::words::{Change, CopyChunk};
+
+use crate::{
+    index::Told,
+    replicas::{Knowledge, Replica},
+};
+
+/// Returns whether the change could be applied.
+pub(super) fn change(replica: &mut Replica, change: &Change) -> bool {
+    if replica.knowledge != Knowledge::Live {
+        return false;
+    }
+    let Replica { holdings, expected, routed, .. } = replica;
+    holdings.apply(&change.steps, |told| match told {
+        Told::Gained(key) => expected.forget(key),
+        Told::Lost(key) => {
+            expected.forget(key);
+            routed.forget(key);
+        }
+        Told::Cleared => {
+            expected.clear();
+            routed.clear();
+        }
+    });
+    replica.applied = change.applied.or(replica.applied);
+    true
+}
+
+/// Returns whether the part could be used.
+pub(super) fn copy(replica: &mut Replica, chunk: &CopyChunk) -> bool {
+    if !replica.holdings.apply_copy(chunk.first, chunk.last, &chunk.steps) {
+        return false;
+    }
+    if chunk.last {
+        replica.knowledge = Knowledge::Live;
+        replica.applied = chunk.applied;
+        replica.expected.clear();
+    }
+    true
+}
