@@ -25,7 +25,7 @@ pub struct Metrics {
     pub returns: IntCounterVec,
     /// Agents' streams that ended, by `reason`.
     pub feed_closed: IntCounterVec,
-    /// Descriptions of replicas that were refused, by `node`.
+    /// Descriptions of replicas that were refused, by `node`; `unknown` for nodes that have no replica here.
     pub feed_refused: IntCounterVec,
     /// Full copies applied, by `replica`.
     pub feed_copies: IntCounterVec,

@@ -29,8 +29,9 @@ pub async fn run(shared: Arc<Shared>, http: reqwest::Client, drain: Drain) {
         for note in notes {
             report(&shared, &note);
         }
-        let probes = due.into_iter().map(|id| probe(&shared, &http, id));
-        futures::future::join_all(probes).await;
+        for id in due {
+            drain.spawn("probe", probe(Arc::clone(&shared), http.clone(), id));
+        }
     }
 }
 
@@ -38,14 +39,14 @@ pub async fn run(shared: Arc<Shared>, http: reqwest::Client, drain: Drain) {
 fn look_after(shared: &Shared) -> (Vec<Note>, Vec<ReplicaId>) {
     let now = Instant::now();
     let mut world = shared.world();
-    (world.on_time(now), world.probes_due(now))
+    (world.on_time(now), world.take_probes(now))
 }
 
-async fn probe(shared: &Shared, http: &reqwest::Client, id: ReplicaId) {
+async fn probe(shared: Arc<Shared>, http: reqwest::Client, id: ReplicaId) {
     let address = shared.world().replicas[id].spec.name.address;
     let request = http.get(format!("http://{address}/health")).timeout(PROBE_TIMEOUT).send();
     let answered = request.await.is_ok_and(|it| it.status().is_success());
-    if shared.world().on_probe(id, answered, Instant::now()) {
+    if answered && shared.world().on_answer(id) {
         let replica = address.to_string();
         shared.metrics.returns.with_label_values(&[replica.as_str()]).inc();
         tracing::info!(replica, "replica is back");
@@ -55,7 +56,10 @@ async fn probe(shared: &Shared, http: &reqwest::Client, id: ReplicaId) {
 fn report(shared: &Shared, note: &Note) {
     match note {
         Note::Refused { node, replica, reason } => {
-            shared.metrics.feed_refused.with_label_values(&[node.as_str()]).inc();
+            // An agent may call itself anything; a label may not.
+            let known = shared.world().replicas.iter().any(|(_, it)| it.spec.node.as_ref() == Some(node));
+            let label = if known { node.as_str() } else { "unknown" };
+            shared.metrics.feed_refused.with_label_values(&[label]).inc();
             tracing::warn!(node, %replica, reason, "refused what an agent says of a replica");
         }
         Note::TookOver { node } => tracing::info!(node, "a newer stream of the node's agent has taken over"),

@@ -20,7 +20,7 @@ pub enum Health {
         since: Instant,
         /// When it is to be probed next.
         probe_at: Instant,
-        /// How long it is left alone if that probe fails.
+        /// How long after that probe the next one follows, should it fail.
         then_for: Duration,
         /// How it was seen to fail, for people.
         why: Failure,
@@ -73,16 +73,23 @@ impl Health {
         }
     }
 
-    /// It answered a probe, or did not. Returns whether it came back.
-    pub fn on_probe(&mut self, answered: bool, now: Instant) -> bool {
-        let Self::Out { since, then_for, why, .. } = *self else { return false };
-        if answered {
-            *self = Self::In;
-        } else {
-            let next = (then_for * 2).min(LONGEST_OUT);
-            *self = Self::Out { since, probe_at: now + then_for, then_for: next, why };
+    /// Whether it is to be probed now; the caller does so.
+    #[must_use]
+    pub fn take_probe(&mut self, now: Instant) -> bool {
+        let Self::Out { probe_at, then_for, .. } = self else { return false };
+        if now < *probe_at {
+            return false;
         }
-        answered
+        *probe_at = now + *then_for;
+        *then_for = (*then_for * 2).min(LONGEST_OUT);
+        true
+    }
+
+    /// It answered a probe. Returns whether it came back.
+    pub const fn on_answer(&mut self) -> bool {
+        let news = !self.is_in();
+        *self = Self::In;
+        news
     }
 
     /// When it is to be probed, if at all.
@@ -121,12 +128,14 @@ mod tests {
         let mut gaps = Vec::new();
         while gaps.len() < 7 {
             let at = health.probe_at().unwrap();
+            assert!(!health.take_probe(at - Duration::from_millis(1)));
+            assert!(health.take_probe(at));
             gaps.push((at - now).as_secs());
             now = at;
-            assert!(!health.on_probe(false, now));
         }
         assert_eq!(gaps, [1, 2, 4, 8, 16, 30, 30]);
-        assert!(health.on_probe(true, now));
+        assert!(health.on_answer());
+        assert!(!health.on_answer(), "known already");
         assert!(health.is_in() && health.probe_at().is_none());
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     health::Failure,
     outcome::Reason,
     pick::{self, Ask, Chains, Naming, Pick},
-    replicas::{Memory, ReplicaId, ReplicaSpec, Replicas},
+    replicas::{Memory, Replica, ReplicaId, ReplicaSpec, Replicas},
     score::Weights,
 };
 
@@ -119,16 +119,16 @@ impl World {
         replica.health.on_failure(why, now)
     }
 
-    /// A probe of a replica that is out was answered, or not. Returns whether it is back.
-    pub fn on_probe(&mut self, id: ReplicaId, answered: bool, now: Instant) -> bool {
-        self.replicas[id].health.on_probe(answered, now)
+    /// A replica has answered a probe. Returns whether it is back because of it.
+    pub fn on_answer(&mut self, id: ReplicaId) -> bool {
+        self.replicas[id].health.on_answer()
     }
 
-    /// The replicas that are to be probed now.
-    #[must_use]
-    pub fn probes_due(&self, now: Instant) -> Vec<ReplicaId> {
-        let due = self.replicas.iter().filter(|(_, it)| it.health.probe_at().is_some_and(|at| at <= now));
-        due.map(|(id, _)| id).collect()
+    /// The replicas that are out and to be probed now, each named once per probe.
+    #[must_use = "who is named here is not named again until its next turn"]
+    pub fn take_probes(&mut self, now: Instant) -> Vec<ReplicaId> {
+        let due = |(id, it): (ReplicaId, &mut Replica)| it.health.take_probe(now).then_some(id);
+        self.replicas.iter_mut().filter_map(due).collect()
     }
 
     /// See [`Feed::open`].

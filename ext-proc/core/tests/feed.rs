@@ -161,6 +161,20 @@ fn streams_that_do_not_begin_with_hello_end() {
 }
 
 #[test]
+fn one_agent_describes_a_bounded_number_of_replicas() {
+    let now = start();
+    let mut world = world(vec![spec(1, "a", &["m"])], now);
+    let stream = connect(&mut world, "a", 1, now);
+    let mut describe = |handle| {
+        let described = AgentMessage::Describe(Handle(handle), Box::new(description(9, None)));
+        world.on_message(stream, described, now)
+    };
+    let end = (0..10_000).find_map(|handle| describe(handle).err());
+    assert_eq!(end, Some(Close::TooManyReplicas));
+    assert_eq!(describe(0), Ok(()), "one that is known may be described again");
+}
+
+#[test]
 fn a_stream_is_told_what_is_in_flight_and_that_the_server_lives() {
     let now = start();
     let mut world = world(vec![spec(1, "a", &["m"])], now);
@@ -204,10 +218,11 @@ fn an_engine_that_is_down_by_its_agents_word_is_out() {
     let down = kvpick_proto::words::Description { status: EngineStatus::Down, ..description(1, None) };
     describe(&mut world, stream, down, now);
     assert!(!replica(&world, 1).health.is_in());
-    assert_eq!(world.probes_due(now + ms(999)).len(), 0);
-    assert_eq!(world.probes_due(now + ms(1_000)).len(), 1);
-    describe(&mut world, stream, description(1, None), now + ms(200));
-    assert_eq!(world.probes_due(now + ms(200)).len(), 1, "probed at once when the agent reaches it again");
+    assert_eq!(world.take_probes(now + ms(999)).len(), 0);
+    assert_eq!(world.take_probes(now + ms(1_000)).len(), 1);
+    assert_eq!(world.take_probes(now + ms(1_000)).len(), 0, "once per probe");
+    describe(&mut world, stream, description(1, None), now + ms(1_200));
+    assert_eq!(world.take_probes(now + ms(1_200)).len(), 1, "at once when the agent reaches it again");
 }
 
 #[test]

@@ -251,7 +251,7 @@ fn a_failed_replica_is_left_out_but_never_all_of_them() {
     assert_eq!(pick(&mut world, "m", &tokens, now).0.replicas, [ids[0]]);
     assert!(world.on_failure(ids[0], Failure::Connection, now));
     assert_eq!(pick(&mut world, "m", &tokens, now).0.replicas.len(), 2, "all out is as good as none");
-    assert!(world.on_probe(ids[1], true, now + ms(1_000)));
+    assert!(world.on_answer(ids[1]));
     assert_eq!(pick(&mut world, "m", &tokens, now + ms(1_000)).0.replicas, [ids[1]]);
 }
 

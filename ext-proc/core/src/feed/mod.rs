@@ -23,6 +23,9 @@ use crate::replicas::{Knowledge, Replica, ReplicaId, Replicas, STALE_GRACE};
 /// A server takes no longer than this to say that it is ready, whatever its agents do.
 pub const READY_AFTER: Duration = Duration::from_secs(5);
 
+/// Most replicas that one agent describes. A node has a few dozen at most; an agent with more has lost its way.
+const MOST_HANDLES: usize = 1_024;
+
 /// One agent connection.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct StreamId(u64);
@@ -124,6 +127,9 @@ impl Feed {
         match message {
             AgentMessage::Hello(_) => return Err(Close::HelloOutOfPlace),
             AgentMessage::Describe(handle, description) => {
+                if MOST_HANDLES <= stream.handles.len() && !stream.handles.contains_key(&handle) {
+                    return Err(Close::TooManyReplicas);
+                }
                 self.on_describe(id, handle, *description, replicas, now);
             }
             AgentMessage::Gone(handle) => {
@@ -307,7 +313,9 @@ impl Feed {
             Err(reason) => {
                 let news = stream.handles.insert(handle, Bound::Refused(name)) != Some(Bound::Refused(name));
                 if news {
-                    self.refused.insert(name);
+                    if replicas.find(&name).is_some() {
+                        self.refused.insert(name);
+                    }
                     self.notes.push(Note::Refused {
                         node: node.to_owned(),
                         replica: name,

@@ -19,6 +19,9 @@ pub enum Close {
     /// A newer stream of the same node is there.
     #[error("another agent speaks for node {0} on a newer stream; run one agent per node")]
     Superseded(String),
+    /// More replicas than any node has.
+    #[error("one agent describes too many replicas; list its own node's engines only")]
+    TooManyReplicas,
     /// Nothing was heard for too long.
     #[error("nothing was heard for {} seconds", SILENCE.as_secs())]
     Silent,
@@ -36,6 +39,7 @@ impl Close {
             Self::Protocol(_) => "protocol",
             Self::NoNode => "no_node",
             Self::Superseded(_) => "superseded",
+            Self::TooManyReplicas => "too_many_replicas",
             Self::Silent => "silent",
             Self::Closed => "closed",
         }
