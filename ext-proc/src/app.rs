@@ -21,6 +21,7 @@ use kvpick_service::{
 };
 use prometheus::Registry;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use tonic::{
     service::Routes,
     transport::{Server, server::TcpIncoming},
@@ -38,9 +39,21 @@ const GRACE: Duration = Duration::from_secs(25);
 /// A gRPC message holds a whole body in `BUFFERED` mode; this is for what is around it.
 const MESSAGE_OVERHEAD: usize = 1 << 20;
 
+/// An agent's messages stay below 64 KiB but for a description of a replica with a thousand adapters.
+const MOST_FEED_MESSAGE: usize = 16 << 20;
+
 /// HTTP/2 windows. The default of 64 KiB costs a round trip for every body above it.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// Streams that a peer may open and reset before they are served, on one connection. Envoy resets a stream for each
+/// client that goes away, and has one connection: above the limit all its streams end, running answers among them. The
+/// default is 20; the peers of this server are Envoy and agents, not clients.
+const MOST_RESETS: usize = 100_000;
+
+/// How long a server that is asked to stop goes on taking requests while it says that it is not serving: Envoy's health
+/// checks are a second apart.
+const FAREWELL: Duration = Duration::from_millis(1_500);
 
 /// gRPC health services that are asked for in the field; see the endpoint picker protocol, and the charts of others.
 const HEALTH_SERVICES: [&str; 5] =
@@ -50,6 +63,8 @@ const HEALTH_SERVICES: [&str; 5] =
 #[derive(Debug)]
 pub struct App {
     drain: Drain,
+    /// Begins the farewell: not serving, by its own word.
+    leaving: CancellationToken,
     /// Where it listens: `ext_proc`, `feed` and `admin`.
     pub addresses: BTreeMap<String, SocketAddr>,
 }
@@ -68,7 +83,9 @@ impl App {
         let (memory, now) = (config.memory.into(), Instant::now());
         // Ties are broken differently by each server, or all of them would send a cold prompt to the same replica.
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &config.server);
-        let world = World::new(config.server.clone(), config.replica_specs(), &memory, weights, seed, now);
+        // Agents tell by it whether two addresses lead to one server.
+        let unique = format!("{}/{seed:016x}", config.server);
+        let world = World::new(unique, config.replica_specs(), &memory, weights, seed, now);
         let shared = Shared::new(world, metrics);
 
         let picker_socket = bind("listen", config.listen).await?;
@@ -96,7 +113,8 @@ impl App {
             .max_decoding_message_size(most)
             .max_encoding_message_size(most);
         let (health, health_service) = tonic_health::server::health_reporter();
-        let feeds = FeedServer::new(Feeds::new(Arc::clone(&shared), drain.clone()));
+        let feeds = FeedServer::new(Feeds::new(Arc::clone(&shared), drain.clone()))
+            .max_decoding_message_size(MOST_FEED_MESSAGE);
 
         let routes = Routes::new(picker).add_service(health_service);
         serve("ext_proc server", picker_socket, routes, &drain);
@@ -104,7 +122,8 @@ impl App {
         let http = reqwest::Client::builder().no_proxy().build().context("HTTP client")?;
         drain.spawn("probes", probe::run(Arc::clone(&shared), http, drain.clone()));
         watch_copies(&shared, &ready, &drain);
-        drain.spawn("health", report_health(health, ready.clone(), drain.clone()));
+        let leaving = CancellationToken::new();
+        drain.spawn("health", report_health(health, ready.clone(), leaving.clone()));
 
         let admin = Admin {
             registry,
@@ -121,7 +140,7 @@ impl App {
         };
         drain.spawn("admin", admin::serve(admin_socket, admin, drain.clone()));
         tracing::info!(?addresses, replicas = config.replicas.len(), models = config.models.len(), "started");
-        Ok(Self { drain, addresses })
+        Ok(Self { drain, leaving, addresses })
     }
 
     /// Runs until a signal asks to stop, then lets requests under way end.
@@ -134,7 +153,9 @@ impl App {
                 .with_context(|| format!("can't write --addresses-file {}", file.display()))?;
         }
         drain::terminated().await;
-        tracing::info!("asked to stop");
+        tracing::info!("asked to stop; not serving from here on, by health");
+        self.leaving.cancel();
+        tokio::time::sleep(FAREWELL).await;
         if self.stop(GRACE).await {
             tracing::info!("stopped; nothing was cut");
         }
@@ -143,6 +164,7 @@ impl App {
 
     /// Stops; returns whether everything ended within the grace.
     pub async fn stop(&self, grace: Duration) -> bool {
+        self.leaving.cancel();
         self.drain.start();
         let in_time = self.drain.finished(grace).await;
         if !in_time {
@@ -174,6 +196,7 @@ fn serve(name: &'static str, listener: TcpListener, routes: Routes, drain: &Drai
             .initial_connection_window_size(CONNECTION_WINDOW)
             .http2_keepalive_interval(Some(Duration::from_secs(10)))
             .http2_keepalive_timeout(Some(Duration::from_secs(5)))
+            .http2_max_pending_accept_reset_streams(Some(MOST_RESETS))
             .add_routes(routes)
             .serve_with_incoming_shutdown(incoming, async move { stop.started().await });
         if let Err(error) = server.await {
@@ -227,7 +250,7 @@ fn watch_copies(shared: &Arc<Shared>, ready: &Ready, drain: &Drain) {
 }
 
 /// Tells gRPC health clients, Envoy first of all.
-async fn report_health(health: HealthReporter, ready: Ready, drain: Drain) {
+async fn report_health(health: HealthReporter, ready: Ready, leaving: CancellationToken) {
     const TICK: Duration = Duration::from_millis(20);
     let all = async |status| {
         for service in HEALTH_SERVICES {
@@ -240,12 +263,12 @@ async fn report_health(health: HealthReporter, ready: Ready, drain: Drain) {
     while !ready.is_ready() {
         tokio::select! {
             _ = tick.tick() => (),
-            () = drain.started() => return,
+            () = leaving.cancelled() => return,
         }
     }
     all(ServingStatus::Serving).await;
     tracing::info!("ready");
-    drain.started().await;
+    leaving.cancelled().await;
     all(ServingStatus::NotServing).await;
     health.set_service_status("liveness", ServingStatus::Serving).await;
 }

@@ -312,8 +312,27 @@ impl Config {
                 ));
             }
         }
-        if self.destinations == 0 {
-            found.push("destinations: 0 would never name a replica; use 1 or 2".to_owned());
+        let mut range = |field: &str, value: u64, least: u64, most: u64| {
+            if value < least || most < value {
+                found.push(format!("{field}: {value} is out of range; use {least} to {most}"));
+            }
+        };
+        range("destinations", self.destinations as u64, 1, 16);
+        range("max_body_bytes", self.max_body_bytes as u64, 1_024, 1 << 30);
+        range("workers", self.workers as u64, 0, 1_024);
+        let BudgetConfig { base_ms, max_ms, full_duplex_ms, .. } = self.budget;
+        for (field, value) in [("base_ms", base_ms), ("max_ms", max_ms), ("full_duplex_ms", full_duplex_ms)] {
+            range(&format!("budget.{field}"), value, 1, 60_000);
+        }
+        range("memory.routed_expiry_s", self.memory.routed_expiry_s, 1, 86_400);
+        range("memory.expected_expiry_s", self.memory.expected_expiry_s, 1, 86_400);
+        range("memory.blocks_per_replica", self.memory.blocks_per_replica as u64, 1, 1 << 26);
+        let sockets = [("listen", self.listen), ("feed", self.feed), ("admin", self.admin)];
+        for (i, (field, address)) in sockets.iter().enumerate() {
+            let taken = sockets[..i].iter().find(|(_, it)| it == address && address.port() != 0);
+            if let Some((other, _)) = taken {
+                found.push(format!("{field}: {address} is that of {other}; give each its own port"));
+            }
         }
         let score = &self.score;
         let prices = [score.per_request, score.per_waiting, score.per_eviction, score.when_full];

@@ -29,6 +29,9 @@ use crate::{
 /// Most requests that wait for a worker. Beyond, the next one goes by load: it would only wait out its budget.
 const MOST_WAITING: usize = 1_024;
 
+/// Characters of a model's name that are logged; clients may send any.
+const MOST_LOGGED: usize = 100;
+
 /// Bytes of a prompt per token, for the estimate of its prefill time; the usual figure of English text.
 const BYTES_PER_TOKEN: f64 = 4.0;
 
@@ -70,34 +73,25 @@ impl Decider {
     /// Decides. Counts the outcome, logs it, and remembers it until the returned value is dropped.
     pub async fn decide(&self, question: Question) -> Underway {
         let start = Instant::now();
-        let Question { path, body, envoy_has_a_clock } = question;
-        let api = Api::of_path(&path);
-        // Set by the worker as soon as it is known, for when the rest takes too long.
-        let model = Arc::new(OnceLock::new());
-        let prepared = match body {
-            Ok(body) => {
+        let Question { path, body, lack, envoy_has_a_clock } = question;
+        // Known whatever becomes of the rest: a replica of another model could not answer.
+        let model = json::model_of(&body);
+        let prepared = match (lack, Api::of_path(&path)) {
+            (None, Some(api)) => {
                 let budget = self.budget_for(body.len(), envoy_has_a_clock);
-                let work = self.prepare(api, body, Arc::clone(&model));
+                let work = self.prepare(api, body, model.clone());
                 tokio::time::timeout(budget, work).await.unwrap_or(Err(Reason::OVER_BUDGET))
             }
-            Err(reason) => Err(reason),
+            (_, None) => Err(Reason::OTHER_PATH),
+            (Some(reason), Some(_)) => Err(reason),
         };
-        let prepared = prepared.unwrap_or_else(|reason| {
-            let model: Option<String> = model.get().cloned();
-            let plan = self.shared.world().plan(model.as_deref());
-            Prepared { plan, model, prompts: Err(reason), reads_cache: false, chains: Chains::new() }
-        });
+        let prepared = prepared.unwrap_or_else(|reason| bare(&self.shared, model, reason));
         let underway = self.pick(&prepared);
         self.report(&underway.decision, prepared.model.as_deref(), &path, start.elapsed());
         underway
     }
 
-    async fn prepare(
-        &self,
-        api: Option<Api>,
-        body: Vec<u8>,
-        model: Arc<OnceLock<String>>,
-    ) -> Result<Prepared, Reason> {
+    async fn prepare(&self, api: Api, body: Vec<u8>, model: Option<String>) -> Result<Prepared, Reason> {
         if MOST_WAITING <= self.waiting.load(Ordering::Relaxed) {
             return Err(Reason::OVERLOADED);
         }
@@ -109,7 +103,7 @@ impl Decider {
         let work = tokio::task::spawn_blocking(move || {
             // Held by the work itself: who stops waiting for it does not free its core.
             let _permit = permit;
-            prepare(&shared, &models, api, &body, &model)
+            prepare(&shared, &models, api, &body, model)
         });
         work.await.map_err(|_| Reason::WORKER_DIED)
     }
@@ -141,7 +135,7 @@ impl Decider {
         }
         let took_ms = took.as_secs_f64() * 1e3;
         let (prompt_tokens, predicted_tokens) = (decision.prompt_tokens, decision.predicted_tokens);
-        let model = model.unwrap_or_default();
+        let model: String = model.unwrap_or_default().chars().take(MOST_LOGGED).collect();
         if decision.tier == Tier::Precise || decision.reason == Reason::OTHER_PATH {
             tracing::debug!(
                 tier,
@@ -194,53 +188,45 @@ impl Drop for Queued<'_> {
     }
 }
 
+/// A request of which no prompt is known, for that reason.
+fn bare(shared: &Shared, model: Option<String>, reason: Reason) -> Prepared {
+    let plan = shared.world().plan(model.as_deref());
+    Prepared { plan, model, prompts: Err(reason), reads_cache: false, chains: Chains::new() }
+}
+
 fn prepare(
     shared: &Shared,
     models: &OnceLock<Models>,
-    api: Option<Api>,
+    api: Api,
     body: &[u8],
-    early_model: &OnceLock<String>,
+    model: Option<String>,
 ) -> Prepared {
-    let bare = |model: Option<String>, reason| {
-        let plan = shared.world().plan(model.as_deref());
-        Prepared { plan, model, prompts: Err(reason), reads_cache: false, chains: Chains::new() }
-    };
-    let Some(api) = api else { return bare(model_of(body), Reason::OTHER_PATH) };
     let request = match Request::parse(api, body) {
         Ok(request) => request,
         Err(error) => {
             tracing::info!(%error, "a body that is no request; its replica will say so");
-            return bare(model_of(body), Reason::of(error.label()));
+            return bare(shared, model, Reason::of(error.label()));
         }
     };
     let model = request.model.clone();
-    if let Some(model) = &model {
-        early_model.set(model.clone()).ok();
-    }
     let plan = shared.world().plan(model.as_deref());
     if !plan.model_known {
-        return bare(model, Reason::UNKNOWN_MODEL);
+        return bare(shared, model, Reason::UNKNOWN_MODEL);
     }
-    let Some(models) = models.get() else { return bare(model, Reason::NO_TOKENIZER) };
+    let Some(models) = models.get() else { return bare(shared, model, Reason::NO_TOKENIZER) };
     let prompter = models.find(model.as_deref()).or_else(|| {
         // An adapter has its base model's tokenizer.
         let bases = shared.world().base_models(model.as_deref()?);
         bases.iter().find_map(|it| models.find(Some(it)))
     });
-    let Some(prompter) = prompter else { return bare(model, Reason::NO_TOKENIZER) };
+    let Some(prompter) = prompter else { return bare(shared, model, Reason::NO_TOKENIZER) };
     let prompts = match prompter.token_ids(&request) {
         Ok(prompts) => prompts,
         Err(error) => {
-            tracing::info!(%error, model, "no tokens for this request");
-            return bare(model, Reason::of(error.label()));
+            tracing::info!(%error, "no tokens for this request");
+            return bare(shared, model, Reason::of(error.label()));
         }
     };
     let chains = pick::chain(plan.namings.clone(), &prompts, request.cache_salt.as_deref());
     Prepared { plan, model, prompts: Ok(prompts), reads_cache: request.reads_cache, chains }
-}
-
-/// The model that a body names, whatever else it says: replicas of another model could not answer it.
-fn model_of(body: &[u8]) -> Option<String> {
-    let body = json::parse(body).ok()?;
-    body.as_object()?.get("model")?.as_str().map(str::to_owned)
 }

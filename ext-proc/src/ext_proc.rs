@@ -89,6 +89,16 @@ struct Exchange {
 /// The stream can't go on.
 struct Gone;
 
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        // A bug. An end with OK would be taken for an answer: the request would go on, in some modes without its body.
+        if std::thread::panicking() {
+            self.picker.shared.metrics.stream_errors.inc();
+            self.answers.try_send(Err(Status::internal("kvpick has failed; see its log"))).ok();
+        }
+    }
+}
+
 impl Exchange {
     async fn run(mut self, mut inbound: Streaming<ProcessingRequest>) {
         loop {
@@ -150,13 +160,15 @@ impl Exchange {
     async fn on_error(&mut self, status: &Status) {
         use tonic::Code;
         match status.code() {
-            Code::OutOfRange | Code::ResourceExhausted | Code::InvalidArgument | Code::Unimplemented => {
+            Code::OutOfRange => {
                 self.picker.shared.metrics.stream_errors.inc();
-                tracing::warn!(%status, "a stream with Envoy broke; raise max_body_bytes if a message was too large");
-                // Ending with OK would make Envoy send the request on without what was not answered yet.
-                self.answers.send(Err(Status::new(status.code(), status.message()))).await.ok();
+                tracing::warn!(%status, "a message was too large; raise max_body_bytes to Envoy's own limit");
             }
-            _ => tracing::trace!(%status, "Envoy ended the stream"),
+            _ => tracing::debug!(%status, "the stream has ended"),
+        }
+        if !self.session.request_is_out() {
+            // If Envoy is still there, an end with OK would make it go on with what was answered, and lose the rest.
+            self.answers.send(Err(Status::new(status.code(), status.message()))).await.ok();
         }
     }
 

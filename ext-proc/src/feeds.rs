@@ -17,9 +17,11 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::shared::Shared;
 
-/// Messages to one agent that wait for it to read them; there are few, and an agent that does not read them for a
-/// second is as good as silent.
+/// Messages to one agent that wait for it to read them.
 const OUTBOX: usize = 64;
+
+/// An agent that makes no room among them for this long does not read.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// How often a stream is looked after when nothing comes in: heartbeats, news of what is in flight, silence.
 const TICK: Duration = Duration::from_millis(250);
@@ -70,7 +72,8 @@ impl Feed for Feeds {
                 End::Closed(why) => {
                     connection.shared.metrics.feed_closed.with_label_values(&[why.label()]).inc();
                     tracing::warn!(peer, %why, "an agent's stream is closed");
-                    connection.outbox.try_send(Err(Status::failed_precondition(why.to_string()))).ok();
+                    let end = Err(Status::failed_precondition(why.to_string()));
+                    connection.outbox.send_timeout(end, PATIENCE).await.ok();
                 }
             }
         });
@@ -121,8 +124,8 @@ impl Connection {
             match said {
                 Ok(messages) => {
                     for message in messages {
-                        if !self.say(message) {
-                            return End::Closed(Close::Silent);
+                        if !self.say(message).await {
+                            return End::Closed(Close::NotReading);
                         }
                     }
                 }
@@ -138,7 +141,7 @@ impl Connection {
     }
 
     /// Returns whether the agent still reads what it is sent.
-    fn say(&self, message: ServerMessage) -> bool {
-        self.outbox.try_send(Ok(message.into())).is_ok()
+    async fn say(&self, message: ServerMessage) -> bool {
+        self.outbox.send_timeout(Ok(message.into()), PATIENCE).await.is_ok()
     }
 }

@@ -46,7 +46,7 @@ async fn probe(shared: Arc<Shared>, http: reqwest::Client, id: ReplicaId) {
     let address = shared.world().replicas[id].spec.name.address;
     let request = http.get(format!("http://{address}/health")).timeout(PROBE_TIMEOUT).send();
     let answered = request.await.is_ok_and(|it| it.status().is_success());
-    if answered && shared.world().on_answer(id) {
+    if answered && shared.world().on_answer(id, Instant::now()) {
         let replica = address.to_string();
         shared.metrics.returns.with_label_values(&[replica.as_str()]).inc();
         tracing::info!(replica, "replica is back");
@@ -68,6 +68,11 @@ fn report(shared: &Shared, note: &Note) {
             tracing::info!(%replica, blocks, "in step with its agent");
         }
         Note::Restarted { replica } => tracing::info!(%replica, "the engine has restarted"),
+        Note::Out { replica, how } => {
+            let how = how.label();
+            shared.metrics.outs.with_label_values(&[replica.to_string().as_str(), how]).inc();
+            tracing::warn!(%replica, how, "replica is out until it answers a probe");
+        }
         Note::Stale { replica } => {
             tracing::warn!(%replica, "its agent is gone; what it said counts half for now")
         }

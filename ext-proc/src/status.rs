@@ -73,8 +73,8 @@ fn events(it: &Events) -> Value {
 }
 
 fn health(it: &Health) -> Value {
-    match it {
-        Health::In => json!({"state": "in"}),
-        Health::Out { why, .. } => json!({"state": "out", "why": why.label()}),
+    match it.failure() {
+        None => json!({"state": "in"}),
+        Some(why) => json!({"state": "out", "why": why.label()}),
     }
 }

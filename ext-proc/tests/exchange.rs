@@ -302,6 +302,10 @@ async fn agents_are_welcomed_refused_and_superseded() {
 fn every_mistake_of_a_configuration_is_reported_with_its_field() {
     let yaml = "
 feed: 0.0.0.0:9004
+admin: 127.0.0.1:9002
+max_body_bytes: 18446744073709551615
+workers: 18446744073709551615
+memory: {routed_expiry_s: 10000000000000000000}
 destinations: 0
 models: [{name: m, path: no/such/folder}, {name: m, path: no/such/folder}]
 replicas:
@@ -319,6 +323,10 @@ replicas:
         "replicas[0].address",
         "replicas[1].models",
         "replicas[2]:",
+        "max_body_bytes:",
+        "workers:",
+        "memory.routed_expiry_s:",
+        "admin:",
     ] {
         assert!(mistakes.contains(field), "{field} is not in\n{mistakes}");
     }
@@ -350,4 +358,22 @@ fn the_example_configuration_has_every_field_at_its_default_unless_said_otherwis
     least.as_object_mut().unwrap().retain(|field, _| field == "replicas" || field == "models");
     let least: Config = serde_json::from_value(least).unwrap();
     assert_eq!(serde_json::to_value(&least).unwrap(), example);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_not_looked_at_still_goes_to_a_replica_of_its_model() {
+    let app = start("  - {address: 127.0.0.1:8001, node: a, models: [other]}\nmax_body_bytes: 1024\n").await;
+    let body = format!(r#"{{"model": "other", "prompt": "{}"}}"#, "x".repeat(5_000));
+    for mode in [BodySendMode::Buffered, BodySendMode::FullDuplexStreamed, BodySendMode::BufferedPartial] {
+        for _ in 0..4 {
+            let mut exchange = Exchange::open(&app).await;
+            exchange.headers("/v1/completions", mode, false).await;
+            if mode != BodySendMode::FullDuplexStreamed {
+                exchange.next().await;
+            }
+            exchange.body(body.as_bytes(), mode != BodySendMode::BufferedPartial).await;
+            let got = destination(&exchange.next().await);
+            assert_eq!(got.as_deref(), Some("127.0.0.1:8001"), "{mode:?}");
+        }
+    }
 }

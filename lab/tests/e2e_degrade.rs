@@ -50,7 +50,7 @@ async fn bodies_that_are_no_requests_and_unknown_models() {
         (r#"{"model": "qwen3", "messages": [{"role": 5}]}"#.to_owned(), "wrong_type", 400),
         (r#"[1, 2]"#.to_owned(), "not_object", 400),
         (format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)), "too_deep", 400),
-        (String::new(), "other_path", 400),
+        (String::new(), "no_body", 400),
         (chat("no-such-model", "x", 30), "unknown_model", 404),
     ];
     for (body, reason, status) in cases {

@@ -6,6 +6,7 @@ use kvpick_lab::rig::{
     envoy::Mode,
     fleet::{Fleet, Plan},
     scratch::Scratch,
+    wait,
 };
 use serde_json::{Map, Value, json};
 
@@ -97,6 +98,50 @@ async fn clients_do_not_choose_their_replica() {
         assert_eq!(answer.engine(), first.engine(), "a client asked for {wish}");
         assert_eq!(answer.evidence("tier"), Some("precise"));
         settle(&fleet).await;
+    }
+}
+
+/// Envoy has one connection to kvpick; a client that goes away costs one of its streams, and no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_burst_of_clients_that_go_away_cuts_nobody_else() {
+    use tokio::io::AsyncWriteExt as _;
+
+    for mode in [Mode::Buffered, Mode::FullDuplex] {
+        let scratch = Scratch::new(&format!("gone-{mode:?}")).unwrap();
+        let mut plan = plan(mode);
+        for engine in &mut plan.engines {
+            engine.speed = 4.0;
+        }
+        let fleet = Fleet::start(&plan, scratch.path()).await.unwrap();
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let body = json!({"model": "qwen3", "stream": true, "max_tokens": 400,
+            "messages": [{"role": "user", "content": "a long story"}]});
+        let url = format!("{}{CHAT}", fleet.url());
+        let story = http.post(url).json(&body).send().await.unwrap();
+        assert_eq!(story.status(), 200);
+
+        let body = chat("qwen3", "gone", 6);
+        let request =
+            format!("POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+        let listener = fleet.envoy().unwrap().listener();
+        let mut clients = Vec::new();
+        for _ in 0..400 {
+            clients.push(tokio::net::TcpStream::connect(listener).await.unwrap());
+        }
+        for client in &mut clients {
+            client.write_all(request.as_bytes()).await.unwrap();
+        }
+        drop(clients);
+
+        let text = story.text().await.expect("the story was cut");
+        assert!(text.contains("[DONE]"), "{mode:?}: the story has no end");
+        let settled = async || {
+            let status = fleet.server.status().await.map_err(|it| it.to_string())?;
+            let replicas = status["replicas"].as_array().unwrap();
+            let n: u64 = replicas.iter().map(|it| it["in_flight"]["requests"].as_u64().unwrap()).sum();
+            if n == 0 { Ok(()) } else { Err(format!("{n} in flight")) }
+        };
+        wait::until("nothing to be in flight", wait::LONG, settled).await.unwrap();
     }
 }
 

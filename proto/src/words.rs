@@ -84,7 +84,7 @@ pub struct Hello {
 pub struct Welcome {
     /// See [`PROTOCOL`].
     pub protocol: u32,
-    /// Name of the server, for people.
+    /// Name of this run of the server; two addresses that welcome by one name are one server.
     pub server: String,
 }
 

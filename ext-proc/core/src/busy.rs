@@ -101,7 +101,7 @@ impl Busy {
     /// The load there now, `rate` being the prefill speed of the engine in tokens per second.
     #[must_use]
     pub fn estimate(&self, rate: f64, now: Instant) -> Estimate {
-        let known = self.own + self.others.requests;
+        let known = self.own.saturating_add(self.others.requests);
         let prefill_tokens = self.backlog_at(rate, now) + self.others.uncached_prefill_tokens as f64;
         let Some((load, taken)) = self.sample.as_ref().filter(|(_, taken)| now <= *taken + SAMPLE_HOLDS)
         else {
@@ -110,10 +110,13 @@ impl Busy {
         // Of what the sample counted, the part that no kvpick server sent: somebody else's, and still there.
         let since =
             |times: &VecDeque<Instant>| times.iter().rev().take_while(|it| *taken < **it).count() as u32;
-        let own_then = (self.own + since(&self.ends)).saturating_sub(since(&self.starts));
-        let foreign = (load.running + load.waiting).saturating_sub(own_then + self.others_at_sample);
+        let own_then = self.own.saturating_add(since(&self.ends)).saturating_sub(since(&self.starts));
+        let foreign = load
+            .running
+            .saturating_add(load.waiting)
+            .saturating_sub(own_then.saturating_add(self.others_at_sample));
         Estimate {
-            requests: known + foreign,
+            requests: known.saturating_add(foreign),
             waiting: load.waiting,
             prefill_tokens,
             cache_use: load.cache_use.clamp(0.0, 1.0),
@@ -163,6 +166,17 @@ mod tests {
         busy.on_end(at(350));
         busy.on_end(at(360));
         assert_eq!(busy.estimate(RATE, at(400)).requests, 3, "one of ours, two of somebody else");
+    }
+
+    #[test]
+    fn a_sample_of_any_size_is_no_harm() {
+        let now = crate::testing::start();
+        let mut busy = Busy::default();
+        busy.on_start(u64::MAX, RATE, now);
+        busy.on_sample(Load { running: u32::MAX, waiting: u32::MAX, cache_use: f32::NAN, ..load(0, 0) }, now);
+        let all = u32::MAX;
+        busy.on_others(InFlight { requests: all, uncached_prefill_tokens: u64::MAX });
+        assert_eq!(busy.estimate(RATE, now).requests, all);
     }
 
     #[test]

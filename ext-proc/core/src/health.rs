@@ -5,26 +5,25 @@ use std::time::{Duration, Instant};
 /// How long a replica is left out after a first failure; doubles with each failed probe.
 pub const FIRST_OUT: Duration = Duration::from_secs(1);
 
-/// Longest time between two probes of a replica that is out.
+/// Longest time between two probes of a replica that is out. One that fails again within this time of its return goes
+/// on where it was: its `/health` says more than it keeps.
 pub const LONGEST_OUT: Duration = Duration::from_secs(30);
 
 /// Whether a replica may be picked.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum Health {
-    /// It may.
-    #[default]
-    In,
-    /// It failed.
-    Out {
-        /// When.
-        since: Instant,
-        /// When it is to be probed next.
-        probe_at: Instant,
-        /// How long after that probe the next one follows, should it fail.
-        then_for: Duration,
-        /// How it was seen to fail, for people.
-        why: Failure,
-    },
+pub struct Health {
+    out: Option<Out>,
+    /// When it last came back, and how long it would have been left alone next.
+    returned: Option<(Instant, Duration)>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Out {
+    why: Failure,
+    /// When it is to be probed next.
+    probe_at: Instant,
+    /// How long after that probe the next one follows, should it fail.
+    then_for: Duration,
 }
 
 /// How a replica was seen to fail.
@@ -34,8 +33,6 @@ pub enum Failure {
     Connection,
     /// Its agent can't reach it, or says that it sleeps.
     Agent,
-    /// A probe of its `/health` failed.
-    Probe,
 }
 
 impl Failure {
@@ -45,7 +42,6 @@ impl Failure {
         match self {
             Self::Connection => "connection",
             Self::Agent => "agent",
-            Self::Probe => "probe",
         }
     }
 }
@@ -54,51 +50,51 @@ impl Health {
     /// Whether it may be picked.
     #[must_use]
     pub const fn is_in(&self) -> bool {
-        matches!(self, Self::In)
+        self.out.is_none()
+    }
+
+    /// Why it may not be picked, if it may not.
+    #[must_use]
+    pub fn failure(&self) -> Option<Failure> {
+        self.out.map(|it| it.why)
     }
 
     /// It failed. Returns whether that is news.
     pub fn on_failure(&mut self, why: Failure, now: Instant) -> bool {
-        let news = self.is_in();
-        if news {
-            *self = Self::Out { since: now, probe_at: now + FIRST_OUT, then_for: FIRST_OUT * 2, why };
+        if self.out.is_some() {
+            return false;
         }
-        news
+        let again = self.returned.filter(|(at, _)| now < *at + LONGEST_OUT);
+        let gap = again.map_or(FIRST_OUT, |(_, gap)| gap);
+        self.out = Some(Out { why, probe_at: now + gap, then_for: (gap * 2).min(LONGEST_OUT) });
+        true
     }
 
     /// Its agent reaches it again: no need to wait for the next probe's turn.
     pub const fn on_good_news(&mut self, now: Instant) {
-        if let Self::Out { probe_at, .. } = self {
-            *probe_at = now;
+        if let Some(out) = &mut self.out {
+            out.probe_at = now;
         }
     }
 
     /// Whether it is to be probed now; the caller does so.
     #[must_use]
     pub fn take_probe(&mut self, now: Instant) -> bool {
-        let Self::Out { probe_at, then_for, .. } = self else { return false };
-        if now < *probe_at {
+        let Some(out) = &mut self.out else { return false };
+        if now < out.probe_at {
             return false;
         }
-        *probe_at = now + *then_for;
-        *then_for = (*then_for * 2).min(LONGEST_OUT);
+        out.probe_at = now + out.then_for;
+        out.then_for = (out.then_for * 2).min(LONGEST_OUT);
         true
     }
 
     /// It answered a probe. Returns whether it came back.
-    pub const fn on_answer(&mut self) -> bool {
-        let news = !self.is_in();
-        *self = Self::In;
-        news
-    }
-
-    /// When it is to be probed, if at all.
-    #[must_use]
-    pub const fn probe_at(&self) -> Option<Instant> {
-        match self {
-            Self::In => None,
-            Self::Out { probe_at, .. } => Some(*probe_at),
-        }
+    pub fn on_answer(&mut self, now: Instant) -> bool {
+        let Some(out) = self.out.take() else { return false };
+        // `then_for` was doubled when the probe that is answered was sent.
+        self.returned = Some((now, out.then_for / 2));
+        true
     }
 }
 
@@ -106,36 +102,63 @@ impl Health {
 mod tests {
     use super::*;
 
-    #[test]
-    fn good_news_bring_the_probe_forward_and_no_more() {
-        let start = crate::testing::start();
-        let mut health = Health::In;
-        health.on_good_news(start);
-        assert!(health.is_in());
-        health.on_failure(Failure::Agent, start);
-        let later = start + Duration::from_millis(300);
-        health.on_good_news(later);
-        assert_eq!((health.is_in(), health.probe_at()), (false, Some(later)));
+    fn seconds(it: u64) -> Duration {
+        Duration::from_secs(it)
+    }
+
+    /// Seconds until each of the next `n` probes.
+    fn gaps(health: &mut Health, mut now: Instant, n: usize) -> Vec<u64> {
+        let mut gaps = Vec::new();
+        for _ in 0..n {
+            let start = now;
+            while !health.take_probe(now) {
+                now += Duration::from_millis(100);
+            }
+            gaps.push((now - start).as_secs());
+        }
+        gaps
     }
 
     #[test]
     fn is_left_alone_for_longer_and_longer_until_it_answers() {
         let start = crate::testing::start();
-        let mut health = Health::In;
+        let mut health = Health::default();
         assert!(health.on_failure(Failure::Connection, start));
         assert!(!health.on_failure(Failure::Connection, start), "known already");
+        assert_eq!(gaps(&mut health, start, 7), [1, 2, 4, 8, 16, 30, 30]);
+        assert!(health.on_answer(start));
+        assert!(!health.on_answer(start), "known already");
+        assert!(health.is_in() && !health.take_probe(start + seconds(1_000)));
+    }
+
+    #[test]
+    fn one_that_fails_again_soon_is_left_alone_for_longer() {
+        let start = crate::testing::start();
+        let mut health = Health::default();
+        let mut waits = Vec::new();
         let mut now = start;
-        let mut gaps = Vec::new();
-        while gaps.len() < 7 {
-            let at = health.probe_at().unwrap();
-            assert!(!health.take_probe(at - Duration::from_millis(1)));
-            assert!(health.take_probe(at));
-            gaps.push((at - now).as_secs());
-            now = at;
+        for _ in 0..4 {
+            health.on_failure(Failure::Connection, now);
+            let wait = gaps(&mut health, now, 1)[0];
+            waits.push(wait);
+            now += seconds(wait);
+            health.on_answer(now);
         }
-        assert_eq!(gaps, [1, 2, 4, 8, 16, 30, 30]);
-        assert!(health.on_answer());
-        assert!(!health.on_answer(), "known already");
-        assert!(health.is_in() && health.probe_at().is_none());
+        assert_eq!(waits, [1, 2, 4, 8]);
+        now += LONGEST_OUT;
+        health.on_failure(Failure::Connection, now);
+        assert_eq!(gaps(&mut health, now, 1), [1], "long ago");
+    }
+
+    #[test]
+    fn good_news_bring_the_probe_forward_and_no_more() {
+        let start = crate::testing::start();
+        let mut health = Health::default();
+        health.on_good_news(start);
+        assert!(health.is_in());
+        health.on_failure(Failure::Agent, start);
+        health.on_good_news(start + Duration::from_millis(300));
+        assert!(!health.is_in() && !health.take_probe(start + Duration::from_millis(299)));
+        assert!(health.take_probe(start + Duration::from_millis(300)));
     }
 }

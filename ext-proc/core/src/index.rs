@@ -37,24 +37,30 @@ pub(crate) type BlockMap<V> = std::collections::HashMap<BlockKey, V, BuildHasher
 /// A set of places of one replica, a bit each; see [`Places`].
 type PlaceSet = u32;
 
-/// The places that a replica has spoken of, in order of appearance. More than 32 are not told apart: no engine has
-/// them, and what lies there is left out, which costs hits and invents none.
+/// Bits in a [`PlaceSet`].
+const MOST_PLACES: usize = 32;
+
+/// The places that a replica has spoken of, in order of appearance; at most [`MOST_PLACES`]. No engine has more, and what
+/// lies in others is left out, which costs hits and invents none.
 #[derive(Clone, Debug, Default)]
 struct Places(Vec<Place>);
 
 impl Places {
     fn bit(&mut self, place: Place) -> PlaceSet {
-        let at = self.0.iter().position(|it| *it == place).unwrap_or_else(|| {
-            self.0.push(place);
-            self.0.len() - 1
-        });
-        if at < 32 { 1 << at } else { 0 }
+        if let Some(at) = self.0.iter().position(|it| *it == place) {
+            return 1 << at;
+        }
+        if self.0.len() == MOST_PLACES {
+            return 0;
+        }
+        self.0.push(place);
+        1 << (self.0.len() - 1)
     }
 
     /// The places of a tier that has this weight, restricted to groups that decide a hit.
     fn weights(&self, worth: &Worth<'_>) -> Vec<(PlaceSet, f32)> {
         let weigh = |(at, place): (usize, &Place)| (1 << at, worth.of(*place));
-        self.0.iter().take(32).enumerate().map(weigh).collect()
+        self.0.iter().enumerate().map(weigh).collect()
     }
 }
 
@@ -96,7 +102,7 @@ impl Holdings {
             match step {
                 Step::Gained { place, keys, .. } => {
                     let bit = self.places.bit(*place);
-                    for key in keys {
+                    for key in keys.iter().filter(|_| bit != 0) {
                         *self.blocks.entry(*key).or_insert(0) |= bit;
                         changed(Told::Gained(*key));
                     }
@@ -132,7 +138,7 @@ impl Holdings {
         for step in steps {
             if let Step::Gained { place, keys, .. } = step {
                 let bit = self.places.bit(*place);
-                for key in keys {
+                for key in keys.iter().filter(|_| bit != 0) {
                     *copy.entry(*key).or_insert(0) |= bit;
                 }
             }
@@ -146,6 +152,11 @@ impl Holdings {
     /// Forgets a copy that will not be finished.
     pub fn abandon_copy(&mut self) {
         self.copy = None;
+    }
+
+    /// Nothing is known any more. A copy that is under way goes on.
+    pub fn clear_blocks(&mut self) {
+        self.blocks.clear();
     }
 
     /// Nothing is known any more.
@@ -289,6 +300,18 @@ mod tests {
         assert!(holdings.apply_copy(false, true, &gained(3)));
         let held = |i| holdings.view(&Worth::GPU).worth(key(i));
         assert_eq!([held(1), held(2), held(3)], [0.0, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn places_beyond_those_of_any_engine_are_left_out() {
+        let mut holdings = Holdings::default();
+        for group in 0..100 {
+            let place = Place { group, tier: Tier::Gpu };
+            holdings.apply(&[Step::Gained { place, parent: None, keys: vec![key(group as u8)] }], |_| ());
+        }
+        assert_eq!(holdings.len(), MOST_PLACES);
+        assert_eq!(holdings.view(&Worth::GPU).worth(key(31)), 1.0);
+        assert_eq!(holdings.view(&Worth::GPU).worth(key(32)), 0.0);
     }
 
     #[test]

@@ -38,6 +38,8 @@ impl Reason {
     pub const OK: Self = Self("ok");
     /// Not a path whose prompts are known; nothing is wrong.
     pub const OTHER_PATH: Self = Self("other_path");
+    /// The request has no body, so no prompt.
+    pub const NO_BODY: Self = Self("no_body");
     /// Envoy does not send the body before it must know the replica; set `request_body_mode` to `BUFFERED` or
     /// `FULL_DUPLEX_STREAMED`.
     pub const BODY_NOT_SENT: Self = Self("body_not_sent");
@@ -59,6 +61,8 @@ impl Reason {
     pub const NO_AGENT: Self = Self("no_agent");
     /// The agents that spoke of them have been silent for too long.
     pub const AGENT_SILENT: Self = Self("agent_silent");
+    /// The picked replica's agent is silent, for a moment yet; what it said counts half.
+    pub const STALE: Self = Self("stale");
     /// Agents have described the replicas, their blocks are still on the way.
     pub const AWAITING_COPY: Self = Self("awaiting_copy");
     /// The engines' events are switched off or can't be had.
@@ -67,8 +71,6 @@ impl Reason {
     pub const NO_DOMAIN: Self = Self("no_domain");
     /// Replicas name blocks in more ways than are tried for one request.
     pub const TOO_MANY_DOMAINS: Self = Self("too_many_domains");
-    /// The prompt is shorter than one block.
-    pub const SHORT_PROMPT: Self = Self("short_prompt");
     /// No replica is known.
     pub const NO_REPLICA: Self = Self("no_replica");
 

@@ -8,7 +8,7 @@ use kvpick_proto::naming::{BlockKey, Domain, ExtraKey, Hasher};
 use crate::{
     index::Worth,
     outcome::{Reason, Tier},
-    replicas::{Replica, ReplicaId, Replicas},
+    replicas::{Knowledge, Replica, ReplicaId, Replicas},
     score::{Offer, Weights},
 };
 
@@ -134,8 +134,11 @@ pub fn pick(
         .collect();
     offers.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
 
-    let (tier, reason) = basis(replicas, candidates, ask, chains);
     let best = offers.first();
+    let (tier, reason) = match best {
+        None => (Tier::NoOpinion, Reason::NO_REPLICA),
+        Some((_, _, id, _, naming)) => basis(&replicas[*id], ask, chains.contains_key(naming)),
+    };
     let by_blocks = matches!(tier, Tier::Precise | Tier::Approximate);
     Pick {
         tier,
@@ -153,25 +156,17 @@ pub fn keys_for<'a>(replica: &Replica, model: Option<&str>, chains: &'a Chains) 
     chains.get(&naming(replica, model)).map_or(&[], Vec::as_slice)
 }
 
-/// What the pick can be based on, and why on nothing better.
-fn basis(replicas: &Replicas, candidates: &[ReplicaId], ask: &Ask<'_>, chains: &Chains) -> (Tier, Reason) {
-    if candidates.is_empty() {
-        return (Tier::NoOpinion, Reason::NO_REPLICA);
-    }
+/// What a pick of that replica is based on, and why on nothing better.
+fn basis(replica: &Replica, ask: &Ask<'_>, chained: bool) -> (Tier, Reason) {
     if let Err(reason) = ask.prompts {
         return (Tier::Load, reason);
     }
-    let mut why = Reason::TOO_MANY_DOMAINS;
-    for id in candidates {
-        match replicas[*id].facts() {
-            Ok(_) if chains.contains_key(&naming(&replicas[*id], ask.model)) => {
-                return (Tier::Precise, Reason::OK);
-            }
-            Ok(_) => (),
-            Err(reason) => why = reason,
-        }
+    match replica.facts() {
+        Err(reason) => (Tier::Approximate, reason),
+        Ok(_) if !chained => (Tier::Approximate, Reason::TOO_MANY_DOMAINS),
+        Ok(_) if matches!(replica.knowledge, Knowledge::Stale { .. }) => (Tier::Precise, Reason::STALE),
+        Ok(_) => (Tier::Precise, Reason::OK),
     }
-    (Tier::Approximate, why)
 }
 
 fn naming(replica: &Replica, model: Option<&str>) -> Naming {

@@ -124,7 +124,7 @@ impl Replica {
             expected: Recent::new(memory.expected_expiry, memory.bound),
             routed: Recent::new(memory.routed_expiry, memory.bound),
             busy: Busy::default(),
-            health: Health::In,
+            health: Health::default(),
             applied: None,
         }
     }
@@ -205,25 +205,40 @@ impl Replica {
         }
     }
 
-    /// Forgets what is known of its blocks, the engine being another one or the knowledge too old.
+    /// Forgets what is known of its blocks, the engine being another one or the knowledge too old. A copy that is under
+    /// way goes on.
     pub fn forget_blocks(&mut self) {
-        self.holdings.clear();
+        self.holdings.clear_blocks();
         self.expected.clear();
         self.applied = None;
     }
 
-    /// Takes the agent's word on whether the engine serves.
-    pub fn on_status(&mut self, status: EngineStatus, now: Instant) {
+    /// It was seen to fail. Returns whether that is news.
+    pub fn on_failure(&mut self, why: Failure, now: Instant) -> bool {
+        // What was on its way there has not arrived.
+        self.expected.clear();
+        self.health.on_failure(why, now)
+    }
+
+    /// Takes the agent's word on whether the engine serves. Returns whether it is out because of it, as news.
+    pub fn on_status(&mut self, status: EngineStatus, now: Instant) -> bool {
         let before = self.description.as_ref().map(|it| it.status);
         match status {
-            EngineStatus::Down | EngineStatus::Asleep => {
-                self.health.on_failure(Failure::Agent, now);
+            EngineStatus::Down | EngineStatus::Asleep => self.on_failure(Failure::Agent, now),
+            EngineStatus::Up | EngineStatus::Foreign => {
+                if before != Some(status) {
+                    self.health.on_good_news(now);
+                }
+                false
             }
-            EngineStatus::Up | EngineStatus::Foreign if before != Some(status) => {
-                self.health.on_good_news(now)
-            }
-            EngineStatus::Up | EngineStatus::Foreign => (),
         }
+    }
+
+    /// Whether its engine sleeps, by the word of an agent that still speaks: it answers probes, and serves nothing.
+    #[must_use]
+    pub fn sleeps(&self) -> bool {
+        let spoken_for = matches!(self.knowledge, Knowledge::AwaitingCopy | Knowledge::Live);
+        spoken_for && self.description.as_ref().is_some_and(|it| it.status == EngineStatus::Asleep)
     }
 }
 

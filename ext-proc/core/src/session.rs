@@ -93,11 +93,16 @@ pub enum Action {
 pub struct Question {
     /// Without its query string.
     pub path: String,
-    /// The whole body, or why it is not at hand.
-    pub body: Result<Vec<u8>, Reason>,
+    /// The body, or as much of it as is at hand.
+    pub body: Vec<u8>,
+    /// Why that is not the whole body, where it is not.
+    pub lack: Option<Reason>,
     /// Whether Envoy goes on by itself when the answer takes too long.
     pub envoy_has_a_clock: bool,
 }
+
+/// Of a body that is too large to look at, as much is looked at for the model's name.
+const BEGINNING: usize = 1 << 20;
 
 /// One exchange.
 #[derive(Debug)]
@@ -209,7 +214,7 @@ impl Session {
         if end {
             // A request without a body is none of those that a cache speeds up.
             self.state = State::Deciding(Phase::Headers);
-            return vec![self.question(Err(Reason::OTHER_PATH))];
+            return vec![self.question(Vec::new(), Some(Reason::NO_BODY))];
         }
         match self.request_mode {
             BodyMode::Buffered | BodyMode::BufferedPartial => {
@@ -222,7 +227,7 @@ impl Session {
             }
             BodyMode::None | BodyMode::Streamed => {
                 self.state = State::Deciding(Phase::Headers);
-                vec![self.question(Err(Reason::BODY_NOT_SENT))]
+                vec![self.question(Vec::new(), Some(Reason::BODY_NOT_SENT))]
             }
         }
     }
@@ -243,14 +248,19 @@ impl Session {
             }
             (State::Body, _) => {
                 self.state = State::Deciding(Phase::Body);
-                let body = if !end {
-                    Err(Reason::BODY_CUT)
+                // A whole body that trailers follow is not marked as the end.
+                let lack = if !end && self.request_mode == BodyMode::BufferedPartial {
+                    Some(Reason::BODY_CUT)
                 } else if self.settings.most_body < bytes.len() {
-                    Err(Reason::BODY_TOO_LARGE)
+                    Some(Reason::BODY_TOO_LARGE)
                 } else {
-                    Ok(bytes)
+                    None
                 };
-                vec![self.question(body)]
+                vec![self.question(bytes, lack)]
+            }
+            (State::Done | State::Deciding(Phase::Both { ended: true }), BodyMode::FullDuplexStreamed) => {
+                // The body has ended; Envoy has been seen to send its last piece twice.
+                Vec::new()
             }
             (State::Deciding(Phase::Both { .. }), _) => {
                 // What comes in while the shell thinks about a body that is too large to look at.
@@ -316,17 +326,18 @@ impl Session {
         }
     }
 
-    fn question(&self, body: Result<Vec<u8>, Reason>) -> Action {
+    fn question(&self, body: Vec<u8>, lack: Option<Reason>) -> Action {
         let envoy_has_a_clock = self.request_mode != BodyMode::FullDuplexStreamed;
-        Action::Decide(Question { path: self.path.clone(), body, envoy_has_a_clock })
+        Action::Decide(Question { path: self.path.clone(), body, lack, envoy_has_a_clock })
     }
 
     /// The body is wanted twice: to think about, and to send back.
     fn question_about_kept(&self) -> Action {
         if self.settings.most_body < self.kept.len() {
-            self.question(Err(Reason::BODY_TOO_LARGE))
+            let beginning = &self.kept[..self.kept.len().min(BEGINNING)];
+            self.question(beginning.to_vec(), Some(Reason::BODY_TOO_LARGE))
         } else {
-            self.question(Ok(self.kept.clone()))
+            self.question(self.kept.clone(), None)
         }
     }
 }

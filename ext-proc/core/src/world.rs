@@ -113,21 +113,20 @@ impl World {
 
     /// A replica was seen to fail. Returns whether it is out because of it, as news.
     pub fn on_failure(&mut self, id: ReplicaId, why: Failure, now: Instant) -> bool {
-        let replica = &mut self.replicas[id];
-        // What was on its way there has not arrived.
-        replica.expected.clear();
-        replica.health.on_failure(why, now)
+        self.replicas[id].on_failure(why, now)
     }
 
     /// A replica has answered a probe. Returns whether it is back because of it.
-    pub fn on_answer(&mut self, id: ReplicaId) -> bool {
-        self.replicas[id].health.on_answer()
+    pub fn on_answer(&mut self, id: ReplicaId, now: Instant) -> bool {
+        let replica = &mut self.replicas[id];
+        !replica.sleeps() && replica.health.on_answer(now)
     }
 
     /// The replicas that are out and to be probed now, each named once per probe.
     #[must_use = "who is named here is not named again until its next turn"]
     pub fn take_probes(&mut self, now: Instant) -> Vec<ReplicaId> {
-        let due = |(id, it): (ReplicaId, &mut Replica)| it.health.take_probe(now).then_some(id);
+        let due =
+            |(id, it): (ReplicaId, &mut Replica)| (!it.sleeps() && it.health.take_probe(now)).then_some(id);
         self.replicas.iter_mut().filter_map(due).collect()
     }
 

@@ -5,10 +5,11 @@ mod rig;
 
 use kvpick_core::{
     feed::{Close, Note},
+    health::Failure,
     replicas::{Knowledge, canonical_domain},
 };
 use kvpick_proto::words::{
-    AgentMessage, CopyChunk, EngineStatus, Events, Handle, InFlight, ServerMessage, Step,
+    AgentMessage, Change, CopyChunk, EngineStatus, Events, Handle, InFlight, ServerMessage, Step,
 };
 use rig::{
     change, connect, copy, describe, description, gained, hello, keys, lost, ms, name, prompt, replica,
@@ -67,6 +68,21 @@ fn changes_are_applied_in_order_and_carry_the_sequence() {
 }
 
 #[test]
+fn a_clear_takes_the_sequence_back() {
+    let now = start();
+    let mut world = world(vec![spec(1, "a", &["m"])], now);
+    let stream = connect(&mut world, "a", 1, now);
+    report(&mut world, stream, 1, &[], now);
+    world.on_message(stream, change(1, vec![gained(&keys(&prompt(1, 64)))], 499), now).unwrap();
+    let cleared = Change { steps: vec![Step::Cleared], applied: None };
+    world.on_message(stream, AgentMessage::Change(Handle(1), cleared), now).unwrap();
+    assert_eq!(replica(&world, 1).applied, None);
+    let nothing = Change { steps: Vec::new(), applied: Some(3) };
+    world.on_message(stream, AgentMessage::Change(Handle(1), nothing), now).unwrap();
+    assert_eq!(replica(&world, 1).applied, Some(3));
+}
+
+#[test]
 fn a_change_without_a_copy_is_not_taken_and_a_copy_is_asked_for() {
     let now = start();
     let mut world = world(vec![spec(1, "a", &["m"])], now);
@@ -111,11 +127,64 @@ fn a_newer_stream_takes_over_at_once_and_the_older_is_closed() {
 
     describe(&mut world, new, description(1, Some(canonical_domain())), now);
     assert_eq!(replica(&world, 1).holdings.len(), 4, "what was known stands until the copy is whole");
-    world.on_time(now + ms(60_000));
-    assert_eq!(replica(&world, 1).holdings.len(), 4, "however long that takes, as long as the stream lives");
-    world.on_message(new, copy(1, vec![gained(&keys(&prompt(2, 32)))], Some(5)), now + ms(60_000)).unwrap();
+    world.on_time(now + ms(29_000));
+    assert_eq!(replica(&world, 1).holdings.len(), 4, "and that may take its time");
+    let first =
+        CopyChunk { first: true, last: false, steps: vec![gained(&keys(&prompt(2, 32)))], applied: None };
+    world.on_message(new, AgentMessage::Copy(Handle(1), first), now + ms(29_000)).unwrap();
+    world.on_time(now + ms(31_000));
+    assert_eq!(replica(&world, 1).holdings.len(), 0, "but not for ever");
+    let last = CopyChunk { first: false, last: true, steps: Vec::new(), applied: Some(5) };
+    world.on_message(new, AgentMessage::Copy(Handle(1), last), now + ms(32_000)).unwrap();
     assert_eq!(replica(&world, 1).holdings.len(), 2);
     assert_eq!(replica(&world, 1).knowledge, Knowledge::Live);
+}
+
+#[test]
+fn coming_back_again_and_again_makes_no_word_younger() {
+    let start = start();
+    let mut world = world(vec![spec(1, "a", &["m"])], start);
+    let mut stream = connect(&mut world, "a", 1, start);
+    report(&mut world, stream, 1, &keys(&prompt(1, 64)), start);
+    for i in 1..=4 {
+        let now = start + ms(2_000 * i);
+        world.close_stream(stream, now);
+        assert!(!replica(&world, 1).holdings.is_empty(), "{i}");
+        stream = connect(&mut world, "a", 1 + i, now);
+        describe(&mut world, stream, description(1, Some(canonical_domain())), now);
+    }
+    world.close_stream(stream, start + ms(8_000));
+    world.on_time(start + ms(8_000));
+    assert!(replica(&world, 1).holdings.is_empty(), "6 s after its last word");
+}
+
+#[test]
+fn a_handle_that_changes_hands_leaves_nobody_live() {
+    let now = start();
+    let mut world = world(vec![spec(1, "a", &["m"]), spec(2, "a", &["m"])], now);
+    let stream = connect(&mut world, "a", 1, now);
+    report(&mut world, stream, 1, &keys(&prompt(1, 64)), now);
+    let other = AgentMessage::Describe(Handle(1), Box::new(description(2, None)));
+    world.on_message(stream, other, now).unwrap();
+    assert_eq!(replica(&world, 1).knowledge, Knowledge::Stale { since: now });
+    assert_eq!(replica(&world, 2).knowledge, Knowledge::AwaitingCopy);
+}
+
+#[test]
+fn an_engine_that_sleeps_is_not_woken_by_a_probe() {
+    let now = start();
+    let mut world = world(vec![spec(1, "a", &["m"])], now);
+    let stream = connect(&mut world, "a", 1, now);
+    let asleep = kvpick_proto::words::Description { status: EngineStatus::Asleep, ..description(1, None) };
+    describe(&mut world, stream, asleep, now);
+    assert!(world.on_time(now).contains(&Note::Out { replica: name(1), how: Failure::Agent }));
+    let id = world.replicas.find(&name(1)).unwrap();
+    assert!(world.take_probes(now + ms(60_000)).is_empty());
+    assert!(!world.on_answer(id, now), "an answer that was on its way");
+    // An agent that is gone keeps nobody asleep.
+    world.close_stream(stream, now);
+    assert_eq!(world.take_probes(now + ms(60_000)), [id]);
+    assert!(world.on_answer(id, now));
 }
 
 #[test]

@@ -209,6 +209,27 @@ fn each_lack_of_knowledge_has_its_reason() {
 }
 
 #[test]
+fn the_reason_is_that_of_the_replica_that_is_picked() {
+    let now = start();
+    let mut world = world(vec![spec(1, "a", &["m"]), spec(2, "b", &["m"])], now);
+    let stream = connect(&mut world, "a", 1, now);
+    report(&mut world, stream, 1, &keys(&prompt(1, 64)), now);
+    for i in 0..20 {
+        let (pick, ticket) = pick(&mut world, "m", &prompt(i, 100), now);
+        let want = if port(&world, &pick) == 1 {
+            (Tier::Precise, Reason::OK)
+        } else {
+            (Tier::Approximate, Reason::NO_AGENT)
+        };
+        assert_eq!((pick.tier, pick.reason), want);
+        world.finish(ticket.unwrap(), now);
+    }
+    world.close_stream(stream, now);
+    let (pick, _) = pick(&mut world, "m", &prompt(1, 100), now);
+    assert_eq!((port(&world, &pick), pick.tier, pick.reason), (1, Tier::Precise, Reason::STALE));
+}
+
+#[test]
 fn where_events_do_not_tell_all_memory_counts_beside_them() {
     let now = start();
     let mut world = world(vec![spec(1, "a", &["m"])], now);
@@ -251,7 +272,7 @@ fn a_failed_replica_is_left_out_but_never_all_of_them() {
     assert_eq!(pick(&mut world, "m", &tokens, now).0.replicas, [ids[0]]);
     assert!(world.on_failure(ids[0], Failure::Connection, now));
     assert_eq!(pick(&mut world, "m", &tokens, now).0.replicas.len(), 2, "all out is as good as none");
-    assert!(world.on_answer(ids[1]));
+    assert!(world.on_answer(ids[1], now + ms(1_000)));
     assert_eq!(pick(&mut world, "m", &tokens, now + ms(1_000)).0.replicas, [ids[1]]);
 }
 
@@ -338,8 +359,14 @@ fn at_most_four_namings_are_tried() {
     }
     let plan = world.plan(Some("m"));
     assert_eq!(plan.namings.len(), 4);
-    let (pick, _) = pick(&mut world, "m", &prompt(1, 100), now);
-    assert_eq!(pick.tier, Tier::Precise);
+    let mut reasons = std::collections::BTreeSet::new();
+    for i in 0..40 {
+        let (pick, ticket) = pick(&mut world, "m", &prompt(i, 100), now);
+        reasons.insert((pick.tier, pick.reason));
+        world.finish(ticket.unwrap(), now);
+    }
+    let want = [(Tier::Precise, Reason::OK), (Tier::Approximate, Reason::TOO_MANY_DOMAINS)];
+    assert_eq!(reasons.into_iter().collect::<Vec<_>>(), want);
     let ask = Ask { model: Some("m"), prompts: Ok(&[]), reads_cache: true };
     let none = world.pick(&plan, &ask, &Chains::new(), now).0;
     assert_eq!((none.tier, none.reason), (Tier::Approximate, Reason::TOO_MANY_DOMAINS));

@@ -53,8 +53,12 @@ fn buffered() {
     let mut session = Session::new(SETTINGS);
     assert_eq!(replies(session.on(headers(BodyMode::Buffered, false))), [Reply::RequestHeaders(None)]);
     let actions = session.on(body(b"{}", true));
-    let want =
-        Question { path: "/v1/completions".to_owned(), body: Ok(b"{}".to_vec()), envoy_has_a_clock: true };
+    let want = Question {
+        path: "/v1/completions".to_owned(),
+        body: b"{}".to_vec(),
+        lack: None,
+        envoy_has_a_clock: true,
+    };
     assert_eq!(question(&actions), &want);
     assert!(!session.request_is_out());
     assert_eq!(replies(session.on(decided())), [Reply::RequestBody(destination())]);
@@ -67,12 +71,13 @@ fn buffered() {
 #[test]
 fn buffered_over_the_limit_and_cut() {
     for (bytes, end, reason) in
-        [(vec![0; (1 << 20) + 1], true, Reason::BODY_TOO_LARGE), (vec![0; 10], false, Reason::BODY_CUT)]
+        [(vec![0; (1 << 20) + 1], true, Reason::BODY_TOO_LARGE), (vec![7; 10], false, Reason::BODY_CUT)]
     {
         let mut session = Session::new(SETTINGS);
         let _ = session.on(headers(BodyMode::BufferedPartial, false));
         let actions = session.on(body(&bytes, end));
-        assert_eq!(question(&actions).body, Err(reason));
+        assert_eq!(question(&actions).lack, Some(reason));
+        assert_eq!(question(&actions).body, bytes, "for the model's name");
         assert_eq!(replies(session.on(decided())), [Reply::RequestBody(destination())]);
     }
 }
@@ -82,7 +87,7 @@ fn without_a_body() {
     for mode in [BodyMode::None, BodyMode::Streamed, BodyMode::Buffered, BodyMode::FullDuplexStreamed] {
         let mut session = Session::new(SETTINGS);
         let actions = session.on(headers(mode, true));
-        assert_eq!(question(&actions).body, Err(Reason::OTHER_PATH));
+        assert_eq!(question(&actions).lack, Some(Reason::NO_BODY));
         assert_eq!(replies(session.on(decided())), [Reply::RequestHeaders(destination())]);
     }
 }
@@ -91,7 +96,7 @@ fn without_a_body() {
 fn streamed_is_decided_on_headers_and_each_piece_is_answered() {
     let mut session = Session::new(SETTINGS);
     let actions = session.on(headers(BodyMode::Streamed, false));
-    assert_eq!(question(&actions).body, Err(Reason::BODY_NOT_SENT));
+    assert_eq!(question(&actions).lack, Some(Reason::BODY_NOT_SENT));
     assert_eq!(replies(session.on(decided())), [Reply::RequestHeaders(destination())]);
     for end in [false, false, true] {
         assert_eq!(replies(session.on(body(b"x", end))), [Reply::RequestBody(None)]);
@@ -128,7 +133,7 @@ fn full_duplex_sends_every_byte_back_after_the_destination() {
                 }
             }
             let asked = question(&actions);
-            assert_eq!(asked.body, Ok(bytes.clone()));
+            assert_eq!((&asked.body, asked.lack), (&bytes, None));
             assert!(!asked.envoy_has_a_clock);
 
             let mut replies = replies(session.on(decided()));
@@ -156,7 +161,7 @@ fn full_duplex_over_the_limit_goes_by_load_and_loses_nothing() {
     let _ = session.on(headers(BodyMode::FullDuplexStreamed, false));
     assert_eq!(session.on(body(&[1; 80], false)), []);
     let actions = session.on(body(&[2; 80], false));
-    assert_eq!(question(&actions).body, Err(Reason::BODY_TOO_LARGE));
+    assert_eq!(question(&actions).lack, Some(Reason::BODY_TOO_LARGE));
     assert_eq!(session.on(body(&[3; 10], false)), [], "kept while the shell thinks");
     let mut all = replies(session.on(decided()));
     assert!(!session.request_is_out());
@@ -182,6 +187,31 @@ fn a_full_duplex_answer_is_echoed_at_once() {
     for (bytes, end) in [(b"data: 1".to_vec(), false), (Vec::new(), true)] {
         let got = replies(session.on(Input::ResponseBody { bytes: bytes.clone(), end }));
         assert_eq!(got, [Reply::ResponseBodyPiece { bytes, end }]);
+    }
+}
+
+#[test]
+fn a_buffered_body_before_trailers_is_whole() {
+    let mut session = Session::new(SETTINGS);
+    let _ = session.on(headers(BodyMode::Buffered, false));
+    let actions = session.on(body(b"{}", false));
+    assert_eq!((&question(&actions).body[..], question(&actions).lack), (&b"{}"[..], None));
+    assert_eq!(replies(session.on(decided())), [Reply::RequestBody(destination())]);
+    assert_eq!(replies(session.on(Input::RequestTrailers)), [Reply::RequestTrailers]);
+}
+
+#[test]
+fn a_last_piece_that_comes_twice_is_sent_back_once() {
+    for again_before_the_decision in [true, false] {
+        let mut session = Session::new(SETTINGS);
+        let _ = session.on(headers(BodyMode::FullDuplexStreamed, false));
+        let _ = session.on(body(b"{}", true));
+        if again_before_the_decision {
+            assert_eq!(session.on(body(b"{}", true)), []);
+        }
+        let sent = replies(session.on(decided()));
+        assert_eq!(sent[1..], [Reply::RequestBodyPiece { bytes: b"{}".to_vec(), end: true }]);
+        assert_eq!(session.on(body(b"{}", true)), []);
     }
 }
 

@@ -1,6 +1,6 @@
 //! What an agent says of blocks, applied to a replica.
 
-use kvpick_proto::words::{Change, CopyChunk};
+use kvpick_proto::words::{Change, CopyChunk, Step};
 
 use crate::{
     index::Told,
@@ -24,7 +24,9 @@ pub(super) fn change(replica: &mut Replica, change: &Change) -> bool {
             routed.clear();
         }
     });
-    replica.applied = change.applied.or(replica.applied);
+    // After a clear the engine may be another one, whose batches count from 0 again.
+    let cleared = change.steps.contains(&Step::Cleared);
+    replica.applied = change.applied.or(if cleared { None } else { replica.applied });
     true
 }
 

@@ -18,10 +18,17 @@ use kvpick_proto::words::{
 
 pub use notes::{Close, Note};
 
-use crate::replicas::{Knowledge, Replica, ReplicaId, Replicas, STALE_GRACE};
+use crate::{
+    health::Failure,
+    replicas::{Knowledge, Replica, ReplicaId, Replicas, STALE_GRACE},
+};
 
 /// A server takes no longer than this to say that it is ready, whatever its agents do.
 pub const READY_AFTER: Duration = Duration::from_secs(5);
+
+/// How long what is stale still counts while a new agent's copy is on the way. A copy is a few megabytes; an agent that
+/// sends none for this long sends none.
+const COPY_GRACE: Duration = Duration::from_secs(30);
 
 /// Most replicas that one agent describes. A node has a few dozen at most; an agent with more has lost its way.
 const MOST_HANDLES: usize = 1_024;
@@ -99,7 +106,7 @@ impl Feed {
         }
         for bound in stream.handles.values() {
             if let Bound::To(replica) = bound {
-                self.orphan(&mut replicas[*replica], now);
+                orphan(&mut replicas[*replica], &mut self.notes, now);
             }
         }
     }
@@ -216,10 +223,9 @@ impl Feed {
         let spoken_for: BTreeSet<_> =
             self.streams.values().filter(|it| !it.superseded).flat_map(Stream::replicas).collect();
         for (id, replica) in replicas.iter_mut() {
-            if let Knowledge::Stale { since } = replica.knowledge
-                && since + STALE_GRACE < now
-                && !spoken_for.contains(&id)
-            {
+            let Knowledge::Stale { since } = replica.knowledge else { continue };
+            let grace = if spoken_for.contains(&id) { COPY_GRACE } else { STALE_GRACE };
+            if since + grace < now {
                 replica.forget_blocks();
                 replica.knowledge = Knowledge::Emptied;
                 self.notes.push(Note::Emptied { replica: replica.spec.name });
@@ -285,7 +291,7 @@ impl Feed {
             rival.superseded = true;
             let left: Vec<_> = rival.replicas().collect();
             for replica in left {
-                self.orphan(&mut replicas[replica], now);
+                orphan(&mut replicas[replica], &mut self.notes, now);
             }
             self.notes.push(Note::TookOver { node: hello.node.clone() });
         }
@@ -326,7 +332,12 @@ impl Feed {
                 return;
             }
         };
-        let fresh = stream.handles.insert(handle, Bound::To(replica)) != Some(Bound::To(replica));
+        let before = stream.handles.insert(handle, Bound::To(replica));
+        let fresh = before != Some(Bound::To(replica));
+        if fresh && let Some(Bound::To(other)) = before {
+            // The handle stands for another replica now, and nobody speaks for the one before.
+            orphan(&mut replicas[other], &mut self.notes, now);
+        }
         let replica = &mut replicas[replica];
         let before = replica.description.as_ref();
         if before.is_some_and(|it| it.incarnation != description.incarnation) {
@@ -339,29 +350,18 @@ impl Feed {
             replica.expected.clear();
             replica.routed.clear();
         }
-        replica.on_status(description.status, now);
+        if replica.on_status(description.status, now) {
+            self.notes.push(Note::Out { replica: name, how: Failure::Agent });
+        }
         replica.description = Some(description);
         if fresh {
             replica.knowledge = match replica.knowledge {
                 Knowledge::None | Knowledge::AwaitingCopy | Knowledge::Emptied => Knowledge::AwaitingCopy,
-                Knowledge::Live | Knowledge::Stale { .. } => Knowledge::Stale { since: now },
+                Knowledge::Live => Knowledge::Stale { since: now },
+                // However often its agent comes back: its word is as old as it was.
+                Knowledge::Stale { since } => Knowledge::Stale { since },
             };
             stream.outbox.push(ServerMessage::Accepted(handle));
-        }
-    }
-
-    /// Nobody speaks for this replica any more.
-    fn orphan(&mut self, replica: &mut Replica, now: Instant) {
-        replica.holdings.abandon_copy();
-        replica.busy.forget_agent();
-        match replica.knowledge {
-            Knowledge::Live => {
-                replica.knowledge = Knowledge::Stale { since: now };
-                self.notes.push(Note::Stale { replica: replica.spec.name });
-            }
-            Knowledge::Stale { .. } => replica.knowledge = Knowledge::Stale { since: now },
-            Knowledge::AwaitingCopy => replica.knowledge = Knowledge::Emptied,
-            Knowledge::None | Knowledge::Emptied => (),
         }
     }
 }
@@ -379,6 +379,20 @@ impl Stream {
             Bound::To(replica) => Some(*replica),
             Bound::Refused(_) => None,
         })
+    }
+}
+
+/// Nobody speaks for this replica any more.
+fn orphan(replica: &mut Replica, notes: &mut Vec<Note>, now: Instant) {
+    replica.holdings.abandon_copy();
+    replica.busy.forget_agent();
+    match replica.knowledge {
+        Knowledge::Live => {
+            replica.knowledge = Knowledge::Stale { since: now };
+            notes.push(Note::Stale { replica: replica.spec.name });
+        }
+        Knowledge::AwaitingCopy => replica.knowledge = Knowledge::Emptied,
+        Knowledge::Stale { .. } | Knowledge::None | Knowledge::Emptied => (),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use kvpick_proto::words::{PROTOCOL, ReplicaName, SILENCE};
 
+use crate::health::Failure;
+
 /// Why a stream must end; the text is for the agent's log.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Close {
@@ -22,6 +24,9 @@ pub enum Close {
     /// More replicas than any node has.
     #[error("one agent describes too many replicas; list its own node's engines only")]
     TooManyReplicas,
+    /// What it is told is not read.
+    #[error("the agent does not read what it is told")]
+    NotReading,
     /// Nothing was heard for too long.
     #[error("nothing was heard for {} seconds", SILENCE.as_secs())]
     Silent,
@@ -40,6 +45,7 @@ impl Close {
             Self::NoNode => "no_node",
             Self::Superseded(_) => "superseded",
             Self::TooManyReplicas => "too_many_replicas",
+            Self::NotReading => "not_reading",
             Self::Silent => "silent",
             Self::Closed => "closed",
         }
@@ -74,6 +80,13 @@ pub enum Note {
     Restarted {
         /// The replica.
         replica: ReplicaName,
+    },
+    /// An engine does not serve, by its agent's word.
+    Out {
+        /// The replica.
+        replica: ReplicaName,
+        /// How it was seen.
+        how: Failure,
     },
     /// The agent is gone; what it said counts half for a while.
     Stale {

@@ -4,7 +4,10 @@
 //! (`1.0` is not `1`), `NaN` and `Infinity` are numbers, and `1e309` is `Infinity`. Of duplicate keys the last value
 //! wins at the first one's place.
 
+mod model;
 mod read;
+
+pub use model::model_of;
 
 /// One JSON value.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +46,9 @@ pub enum JsonError {
     /// Arrays and objects nest deeper than [`MAX_DEPTH`].
     #[error("nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
+    /// More values than [`MAX_VALUES`].
+    #[error("more than {MAX_VALUES} values")]
+    TooMany,
 }
 
 impl JsonError {
@@ -51,12 +57,17 @@ impl JsonError {
         match self {
             Self::NotUtf8(_) | Self::Syntax { .. } => "not_json",
             Self::TooDeep => "too_deep",
+            Self::TooMany => "too_many_values",
         }
     }
 }
 
 /// Deepest nesting read. Values are walked recursively later on, on threads with 2 MiB of stack.
 pub const MAX_DEPTH: usize = 128;
+
+/// Most values read, about 100 bytes each: what a body of small values costs in memory is many times its size.
+/// Two prompts of a million token ids pass.
+pub const MAX_VALUES: usize = 2_000_000;
 
 /// Reads one JSON value that fills `bytes`; a byte order mark before it is allowed.
 ///

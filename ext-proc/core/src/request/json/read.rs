@@ -1,10 +1,10 @@
 //! The parser: one pass over the text, depth counted, nothing looked at twice.
 
-use super::{Json, JsonError, MAX_DEPTH, Object};
+use super::{Json, JsonError, MAX_DEPTH, MAX_VALUES, Object};
 
 /// The one value that fills `text`.
 pub(super) fn all(text: &str) -> Result<Json, JsonError> {
-    let mut reader = Reader { text, at: 0 };
+    let mut reader = Reader { text, at: 0, values: 0 };
     let value = reader.value(0)?;
     reader.skip_space();
     if reader.at < text.len() { Err(reader.want("the end of the body")) } else { Ok(value) }
@@ -14,6 +14,8 @@ struct Reader<'a> {
     text: &'a str,
     /// Offset of the next byte; always on a character boundary.
     at: usize,
+    /// Values begun so far.
+    values: usize,
 }
 
 impl Reader<'_> {
@@ -41,6 +43,10 @@ impl Reader<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Json, JsonError> {
+        self.values += 1;
+        if MAX_VALUES < self.values {
+            return Err(JsonError::TooMany);
+        }
         self.skip_space();
         match self.peek() {
             Some(b'{') => self.object(depth + 1),
@@ -69,6 +75,8 @@ impl Reader<'_> {
         if self.take("]") {
             return Ok(Json::Array(items));
         }
+        // Most arrays of arrays have one item; the usual first allocation has room for four.
+        items.reserve_exact(1);
         loop {
             items.push(self.value(depth)?);
             self.skip_space();
@@ -309,6 +317,13 @@ mod tests {
         }
         assert_eq!(parse(b"[1, x]"), Err(JsonError::Syntax { at: 4, want: "a value" }));
         assert_eq!(parse(b"\"\xff\""), Err(JsonError::NotUtf8(1)));
+    }
+
+    #[test]
+    fn values_are_counted() {
+        let many = |n: usize| format!("[{}0]", "0,".repeat(n - 2));
+        assert!(parse_text(&many(MAX_VALUES)).is_ok());
+        assert_eq!(parse_text(&many(MAX_VALUES + 1)), Err(JsonError::TooMany));
     }
 
     #[test]

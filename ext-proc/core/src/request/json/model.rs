@@ -1,0 +1,127 @@
+//! The model that a body names, found without reading the rest: replicas of another model could not answer it, so it is
+//! wanted even where the body is cut, too large to look at, or waits for its turn.
+
+/// The value of the first `model` at the top of a JSON object; `None` where it does not come, or is no string. `bytes` may
+/// end anywhere, and what follows the value is not looked at.
+#[must_use]
+pub fn model_of(bytes: &[u8]) -> Option<String> {
+    let mut at = skip_space(bytes, 0);
+    if bytes.get(at) != Some(&b'{') {
+        return None;
+    }
+    at += 1;
+    loop {
+        at = skip_space(bytes, at);
+        if bytes.get(at) == Some(&b',') {
+            at += 1;
+            continue;
+        }
+        let key_end = string_end(bytes, at)?;
+        let is_model = &bytes[at..key_end] == b"\"model\"";
+        at = skip_space(bytes, key_end);
+        if bytes.get(at) != Some(&b':') {
+            return None;
+        }
+        at = skip_space(bytes, at + 1);
+        if is_model {
+            let end = string_end(bytes, at)?;
+            return serde_json::from_slice(&bytes[at..end]).ok();
+        }
+        at = value_end(bytes, at)?;
+    }
+}
+
+fn skip_space(bytes: &[u8], mut at: usize) -> usize {
+    while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
+        at += 1;
+    }
+    at
+}
+
+/// Behind the closing quote of the string that begins at `at`.
+fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
+    if bytes.get(at) != Some(&b'"') {
+        return None;
+    }
+    let mut at = at + 1;
+    loop {
+        at += bytes.get(at..)?.iter().position(|it| matches!(it, b'"' | b'\\'))?;
+        if bytes[at] == b'"' {
+            return Some(at + 1);
+        }
+        at += 2;
+    }
+}
+
+/// Behind the value that begins at `at`, whatever it is.
+fn value_end(bytes: &[u8], mut at: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    loop {
+        match bytes.get(at)? {
+            b'"' => at = string_end(bytes, at)?,
+            b'{' | b'[' => {
+                depth += 1;
+                at += 1;
+            }
+            b'}' | b']' if depth == 0 => return None,
+            b'}' | b']' => {
+                depth -= 1;
+                at += 1;
+            }
+            b',' if depth == 0 => return Some(at),
+            _ => at += 1,
+        }
+        if depth == 0 && matches!(bytes.get(at)?, b',' | b'}') {
+            return Some(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_found_wherever_it_stands() {
+        for body in [
+            r#"{"model": "qwen3", "messages": "#,
+            r#" { "a" : [1, {"model": "no"}, "]}"] , "b":"\"\\", "c": -1.5e3, "model":"qwen3"} trailing"#,
+            r#"{"a": {"b": {}}, "d": [], "e": null, "model": "qwen\u0033", "model": "later"}"#,
+            r#"{"messages":[{"role":"user","content":"the \"model\": \"x\""}],"model":"qwen3""#,
+        ] {
+            assert_eq!(model_of(body.as_bytes()).as_deref(), Some("qwen3"), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_names_none_gives_none() {
+        for body in [
+            "",
+            "[]",
+            "{",
+            "{}",
+            "nonsense",
+            r#"{"model"#,
+            r#"{"model": "qw"#,
+            r#"{"model": 5}"#,
+            r#"{"model" "x"}"#,
+            r#"{"a": ]"model": "x"}"#,
+            r#"["model", "x"]"#,
+            r#"{"a": "\"#,
+            r#"{"a": [[[[""#,
+            "{,,,",
+            r#"{"a":"b""#,
+        ] {
+            assert_eq!(model_of(body.as_bytes()), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn any_cut_of_a_body_is_safe() {
+        let body = r#"{"a": [1, {"k": "v\""}, "]}"], "b": {"x": []}, "model": "qwen3", "z": 1}"#.as_bytes();
+        for end in 0..=body.len() {
+            let found = model_of(&body[..end]);
+            assert!(found.is_none() || found.as_deref() == Some("qwen3"));
+        }
+    }
+}
