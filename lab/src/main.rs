@@ -18,6 +18,8 @@ struct Cli {
 enum Command {
     /// Runs one simulated engine that speaks vLLM's protocols.
     Engine(Box<engine::command::Args>),
+    /// Makes something go wrong in a running engine.
+    Fault(engine::faults::command::Args),
     /// Shows on a fleet behind real Envoy what routing by KV cache changes.
     Demo(demo::Args),
     /// Sends multi-turn chats to an OpenAI URL and reports hits and times.
@@ -30,6 +32,7 @@ async fn main() -> anyhow::Result<()> {
     let _logs = logs::init(&cli.log, logs::Format::Text)?;
     match cli.command {
         Command::Engine(args) => engine::command::run(*args).await,
+        Command::Fault(args) => engine::faults::command::run(args).await,
         Command::Demo(args) => demo::run(args).await,
         Command::Load(args) => load::command::run(*args).await,
     }

@@ -1,24 +1,69 @@
 //! How long a step of the model takes.
+//!
+//! The figures stand for one NVIDIA L40S that serves Llama 3.1 8B in 16 bits, and follow from what is published of
+//! both; none was fitted. A step reads all weights once, whatever it computes:
+//!
+//! | part of a step | arithmetic | time |
+//! |---|---|---|
+//! | the step itself | 2 bytes x 8.03 G parameters / 864 GB/s | 18.6 ms |
+//! | a prompt token | 2 operations x 8.03 G parameters / 181 TFLOP/s | 89 us |
+//! | a prompt token and one before it | 4 operations x 4,096 wide x 32 layers / 181 TFLOP/s | 2.9 ns |
+//! | a generating sequence | as a prompt token, and 10 us for sampling | 99 us |
+//! | a token of its context | 2 x 2 bytes x 1,024 wide x 32 layers / 864 GB/s | 152 ns |
+//!
+//! Reading is taken at the published bandwidth, and computing at half of the published 362 TFLOP/s; reading and
+//! computing do not overlap, and a sliding window saves no time. No engine was measured for this. What routing depends
+//! on is there: how prefill compares with decode, how both grow with context and batch, and what a hit saves.
 
 use std::time::Duration;
+
+/// What is published of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gpu {
+    /// As it is sold.
+    pub name: &'static str,
+    /// Bytes per second that its memory can be read with.
+    pub memory_bandwidth: f64,
+    /// Floating-point operations per second on dense matrices in 16 bits.
+    pub flops: f64,
+}
+
+/// What is published of a model whose layers all have full attention.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Model {
+    /// As it is published.
+    pub name: &'static str,
+    /// Weights.
+    pub parameters: f64,
+    /// Layers.
+    pub layers: f64,
+    /// Query heads times their size.
+    pub query_width: f64,
+    /// Key heads times their size; values are as wide.
+    pub key_width: f64,
+}
+
+/// NVIDIA's data sheet of the L40S: 48 GB of GDDR6, bfloat16 on tensor cores without sparsity.
+pub const L40S: Gpu = Gpu { name: "NVIDIA L40S", memory_bandwidth: 864e9, flops: 362.05e12 };
+
+/// Its `config.json`: 32 layers, 32 query heads and 8 key heads of 128.
+pub const LLAMA_3_1_8B: Model =
+    Model { name: "Llama 3.1 8B", parameters: 8.03e9, layers: 32.0, query_width: 4096.0, key_width: 1024.0 };
 
 /// Time of one step = `base` + `per_prefill_token` for each prompt token + `per_decode_sequence` for each sequence that
 /// generates + `per_attended_pair` for each (prompt token, token before it) + `per_context_token` for each token of
 /// context that a generating sequence reads; all divided by `speed`.
-///
-/// The default stands for a model of 8 billion parameters in 16 bits on one mid-size data-centre GPU, which reads
-/// 860 GB/s and computes 180 TFLOP/s in practice. The figures follow from the model's size; none was fitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepCost {
-    /// Reading the weights once: 16 GB at 860 GB/s.
+    /// Reading the weights once.
     pub base: Duration,
-    /// Two operations per parameter and token: 16 GFLOP at 180 TFLOP/s.
+    /// Computing with all weights for one token.
     pub per_prefill_token: Duration,
     /// As a prompt token, and sampling.
     pub per_decode_sequence: Duration,
-    /// Attention during prefill, in nanoseconds: 0.5 MFLOP per pair over all layers.
+    /// Attention during prefill, in nanoseconds: scores and weighted sums over all layers.
     pub per_attended_pair_ns: f64,
-    /// Attention during decode, in nanoseconds: 128 KiB of keys and values read per token.
+    /// Attention during decode, in nanoseconds: reading one token's keys and values.
     pub per_context_token_ns: f64,
     /// Divides all of it; above 1 the engine is faster. Must be above 0.
     pub speed: f64,
@@ -26,14 +71,39 @@ pub struct StepCost {
 
 impl Default for StepCost {
     fn default() -> Self {
+        Self::of(&L40S, &LLAMA_3_1_8B)
+    }
+}
+
+impl StepCost {
+    /// The times of a model on a GPU, both in 16 bits. The figures must be above 0.
+    #[must_use]
+    pub fn of(gpu: &Gpu, model: &Model) -> Self {
+        let flops = gpu.flops * USED_FLOPS;
+        let seconds = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        // A multiplication and an addition with each weight.
+        let per_token = seconds(2.0 * model.parameters / flops);
         Self {
-            base: Duration::from_micros(18_500),
-            per_prefill_token: Duration::from_micros(90),
-            per_decode_sequence: Duration::from_micros(100),
-            per_attended_pair_ns: 2.9,
-            per_context_token_ns: 150.0,
+            base: seconds(BYTES_PER_NUMBER * model.parameters / gpu.memory_bandwidth),
+            per_prefill_token: per_token,
+            per_decode_sequence: per_token + SAMPLING,
+            // Both with the keys and with the values.
+            per_attended_pair_ns: 1e9 * 2.0 * 2.0 * model.query_width * model.layers / flops,
+            per_context_token_ns: 1e9 * BYTES_PER_NUMBER * 2.0 * model.key_width * model.layers
+                / gpu.memory_bandwidth,
             speed: 1.0,
         }
+    }
+
+    /// How long that takes.
+    #[must_use]
+    pub fn duration(&self, work: StepWork) -> Duration {
+        let seconds = self.base.as_secs_f64()
+            + self.per_prefill_token.as_secs_f64() * work.prefill_tokens as f64
+            + self.per_decode_sequence.as_secs_f64() * work.decode_sequences as f64
+            + self.per_attended_pair_ns * 1e-9 * work.attended_pairs as f64
+            + self.per_context_token_ns * 1e-9 * work.context_tokens as f64;
+        Duration::try_from_secs_f64(seconds / self.speed).unwrap_or(Duration::MAX)
     }
 }
 
@@ -68,18 +138,14 @@ impl StepWork {
     }
 }
 
-impl StepCost {
-    /// How long that takes.
-    #[must_use]
-    pub fn duration(&self, work: StepWork) -> Duration {
-        let seconds = self.base.as_secs_f64()
-            + self.per_prefill_token.as_secs_f64() * work.prefill_tokens as f64
-            + self.per_decode_sequence.as_secs_f64() * work.decode_sequences as f64
-            + self.per_attended_pair_ns * 1e-9 * work.attended_pairs as f64
-            + self.per_context_token_ns * 1e-9 * work.context_tokens as f64;
-        Duration::try_from_secs_f64(seconds / self.speed).unwrap_or(Duration::MAX)
-    }
-}
+/// Weights, keys and values are in 16 bits.
+const BYTES_PER_NUMBER: f64 = 2.0;
+
+/// Share of the published operations per second that large matrix products are taken to reach.
+const USED_FLOPS: f64 = 0.5;
+
+/// Choosing one sequence's next token.
+const SAMPLING: Duration = Duration::from_micros(10);
 
 #[cfg(test)]
 mod tests {
@@ -89,6 +155,29 @@ mod tests {
         let mut work = StepWork::default();
         work.add(before, count, false);
         work
+    }
+
+    #[test]
+    fn the_table_above_is_what_follows_from_the_published_figures() {
+        let cost = StepCost::default();
+        assert_eq!(cost.base.as_micros() / 100, 185);
+        assert_eq!(cost.per_prefill_token.as_micros(), 88);
+        assert_eq!(cost.per_decode_sequence.as_micros(), 98);
+        assert!((cost.per_attended_pair_ns - 2.9).abs() < 0.01, "{}", cost.per_attended_pair_ns);
+        assert!((cost.per_context_token_ns - 151.7).abs() < 0.1, "{}", cost.per_context_token_ns);
+    }
+
+    #[test]
+    fn one_request_generates_at_the_pace_of_memory_and_many_together_cost_little_more() {
+        let cost = StepCost::default();
+        let decode = |sequences| {
+            let mut work = StepWork::default();
+            (0..sequences).for_each(|_| work.add(1000, 1, true));
+            cost.duration(work)
+        };
+        assert_eq!(decode(1).as_millis(), 18);
+        assert!(decode(32) < decode(1) * 3 / 2, "{:?}", decode(32));
+        assert!(decode(1) * 2 < decode(256), "{:?}", decode(256));
     }
 
     #[test]

@@ -31,6 +31,13 @@ impl FreeQueue {
         self.len
     }
 
+    /// The free blocks, the one that is taken next first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = BlockId> {
+        let after = |at: usize| (at != self.anchor()).then_some(at);
+        let first = after(self.at(self.anchor()).after);
+        std::iter::successors(first, move |at| after(self.at(*at).after)).map(BlockId::from_index)
+    }
+
     /// Whether that block is free.
     pub(super) fn contains(&self, block: BlockId) -> bool {
         self.links[block.index()].is_some()
@@ -107,6 +114,7 @@ mod tests {
         queue.remove(id(3));
         queue.push_head(id(3));
         assert!(queue.contains(id(3)) && !queue.contains(id(0)));
+        assert_eq!(queue.iter().collect::<Vec<_>>(), [3, 1, 2, 4, 5].map(id));
         let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(order, [3, 1, 2, 4, 5].map(id));
         assert_eq!(queue.len(), 0);

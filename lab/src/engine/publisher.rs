@@ -1,14 +1,19 @@
 //! The publishing side of vLLM's event protocol: a PUB socket for batches as they come, a ROUTER socket for those of
 //! the past. Both belong to one thread, as in vLLM; the engine hands batches over a queue.
 
+mod worker;
+
 use std::{
-    collections::VecDeque,
-    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    sync::{
+        Arc,
+        mpsc::{SyncSender, sync_channel},
+    },
     thread::JoinHandle,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use super::{pool::Event, wire::Encoder};
+use self::worker::{Batch, Gate, Order, Worker};
+use super::{announce::Event, faults::Garbage, version::Version, wire::Encoder};
 
 /// Where batches go.
 #[derive(Clone, Debug)]
@@ -21,30 +26,67 @@ pub struct Endpoints {
     pub topic: String,
 }
 
+/// Where the batches of one rank go.
+#[derive(Clone, Debug)]
+pub struct RankEndpoints {
+    /// Of the PUB socket.
+    pub events: String,
+    /// Whether it is bound, or else connected.
+    pub binds: bool,
+    /// Of the ROUTER socket.
+    pub replay: Option<String>,
+    /// First frame of every message.
+    pub topic: String,
+}
+
 /// Why there is no publisher.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{socket} socket on {endpoint:?}: {source}; want tcp://127.0.0.1:* to bind, or tcp://HOST:PORT to connect"
-)]
-pub struct EndpointError {
-    socket: &'static str,
-    endpoint: String,
-    source: zmq::Error,
+pub enum EndpointError {
+    /// The socket can't be opened.
+    #[error(
+        "{socket} socket on {endpoint:?}: {source}; want tcp://127.0.0.1:* to bind, or tcp://HOST:PORT to connect"
+    )]
+    Open {
+        /// Which one.
+        socket: &'static str,
+        /// Where.
+        endpoint: String,
+        /// What the system says.
+        source: zmq::Error,
+    },
+    /// There is no way to tell ranks apart.
+    #[error("{endpoint:?} has no port for rank {rank}; with several ranks an endpoint must be tcp or inproc")]
+    Rank {
+        /// The endpoint of rank 0.
+        endpoint: String,
+        /// The rank.
+        rank: u32,
+    },
+}
+
+impl Endpoints {
+    /// Those of one data-parallel rank: its number is added to ports.
+    ///
+    /// # Errors
+    ///
+    /// An endpoint that can't be told apart from that of rank 0, or a port above 65535.
+    pub fn of_rank(&self, rank: u32) -> Result<RankEndpoints, EndpointError> {
+        Ok(RankEndpoints {
+            events: shifted(&self.events, rank)?,
+            binds: is_bound(&self.events),
+            replay: self.replay.as_deref().map(|endpoint| shifted(endpoint, rank)).transpose()?,
+            topic: self.topic.clone(),
+        })
+    }
 }
 
 /// A running publisher; ends when dropped.
 #[derive(Debug)]
 pub struct Publisher {
-    queue: Option<SyncSender<Batch>>,
+    queue: Option<SyncSender<Order>>,
+    gate: Arc<Gate>,
     thread: Option<JoinHandle<()>>,
-    events: String,
-    replay: Option<String>,
-}
-
-#[derive(Debug)]
-struct Batch {
-    time: f64,
-    events: Vec<Event>,
+    endpoints: RankEndpoints,
 }
 
 impl Publisher {
@@ -53,128 +95,76 @@ impl Publisher {
     /// # Errors
     ///
     /// An endpoint that can't be bound or is no endpoint at all.
-    pub fn start(endpoints: &Endpoints, encoder: Encoder) -> Result<Self, EndpointError> {
+    pub fn start(
+        endpoints: &RankEndpoints,
+        encoder: Encoder,
+        version: Version,
+    ) -> Result<Self, EndpointError> {
         let context = zmq::Context::new();
-        let live = open(&context, zmq::PUB, "events", &endpoints.events, is_bound(&endpoints.events))?;
+        let live = open(&context, zmq::PUB, "events", &endpoints.events, endpoints.binds)?;
         let replay = match &endpoints.replay {
             Some(endpoint) => Some(open(&context, zmq::ROUTER, "replay", endpoint, true)?),
             None => None,
         };
-        let (queue, batches) = sync_channel(MAX_QUEUED);
-        let events = resolved(&live, &endpoints.events);
-        let replay_at = replay.as_ref().zip(endpoints.replay.as_ref()).map(|(it, asked)| resolved(it, asked));
-        let worker = Worker {
-            encoder,
-            topic: endpoints.topic.clone().into_bytes(),
-            live,
-            replay,
-            sequence: 0,
-            kept: VecDeque::new(),
+        let (queue, orders) = sync_channel(MAX_QUEUED);
+        let resolved = RankEndpoints {
+            events: resolved(&live, &endpoints.events),
+            replay: replay.as_ref().zip(endpoints.replay.as_ref()).map(|(it, asked)| resolved(it, asked)),
+            ..endpoints.clone()
         };
+        let gate = Arc::<Gate>::default();
+        let topic = endpoints.topic.clone().into_bytes();
+        let worker = Worker::new(encoder, version.replays_topic(), topic, live, replay);
+        let passes = Arc::clone(&gate);
         let thread = std::thread::Builder::new()
             .name("zmq-publisher".to_owned())
-            .spawn(move || worker.run(&batches))
+            .spawn(move || worker.run(&orders, &passes))
             .expect("the system can start a thread");
-        Ok(Self { queue: Some(queue), thread: Some(thread), events, replay: replay_at })
+        Ok(Self { queue: Some(queue), gate, thread: Some(thread), endpoints: resolved })
     }
 
     /// Publishes one batch, stamped with the current time. Waits while the queue is full, as vLLM does.
     pub fn publish(&self, events: Vec<Event>) {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        self.order(Order::Batch(Batch { time, events }));
+    }
+
+    /// Keeps the next batches from subscribers. Where they are `forgotten`, replay does not have them either, nor what
+    /// was before.
+    pub fn lose(&self, count: u64, forgotten: bool) {
+        self.order(Order::Lose { count, forgotten });
+    }
+
+    /// Publishes what is no batch.
+    pub fn publish_garbage(&self, kind: Garbage) {
+        self.order(Order::Garbage(kind));
+    }
+
+    /// Publishes nothing and answers nobody, or does so again.
+    pub fn hang(&self, hangs: bool) {
+        self.gate.hang(hangs);
+    }
+
+    /// Where events and replays are, with the ports that the system chose.
+    #[must_use]
+    pub const fn endpoints(&self) -> &RankEndpoints {
+        &self.endpoints
+    }
+
+    fn order(&self, order: Order) {
         if let Some(queue) = &self.queue {
             // The thread only ends when the queue is closed, so nothing is lost here.
-            let _ = queue.send(Batch { time, events });
+            let _ = queue.send(order);
         }
-    }
-
-    /// Where events are published: the resolved address where bound, else the one connected to.
-    #[must_use]
-    pub fn events(&self) -> &str {
-        &self.events
-    }
-
-    /// Where past batches can be asked for.
-    #[must_use]
-    pub fn replay(&self) -> Option<&str> {
-        self.replay.as_deref()
     }
 }
 
 impl Drop for Publisher {
     fn drop(&mut self) {
         drop(self.queue.take());
+        self.gate.close();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
-        }
-    }
-}
-
-struct Worker {
-    encoder: Encoder,
-    topic: Vec<u8>,
-    live: zmq::Socket,
-    replay: Option<zmq::Socket>,
-    sequence: u64,
-    kept: VecDeque<(u64, Vec<u8>)>,
-}
-
-impl Worker {
-    fn run(mut self, batches: &Receiver<Batch>) {
-        loop {
-            match batches.recv_timeout(REPLAY_POLL) {
-                Ok(batch) => self.publish(&batch),
-                Err(RecvTimeoutError::Timeout) => (),
-                Err(RecvTimeoutError::Disconnected) => return,
-            }
-            if let Some(replay) = &self.replay
-                && let Ok(request) = replay.recv_multipart(zmq::DONTWAIT)
-            {
-                self.answer(replay, &request);
-            }
-        }
-    }
-
-    fn publish(&mut self, batch: &Batch) {
-        let payload = self.encoder.batch(batch.time, &batch.events);
-        let frames = [self.topic.as_slice(), &self.sequence.to_be_bytes(), &payload];
-        // PUB drops for slow subscribers and never waits.
-        if let Err(error) = self.live.send_multipart(frames, 0) {
-            tracing::warn!(%error, sequence = self.sequence, "a batch of events was not published");
-        }
-        if self.kept.len() == MAX_KEPT {
-            self.kept.pop_front();
-        }
-        self.kept.push_back((self.sequence, payload));
-        self.sequence += 1;
-    }
-
-    /// Sends every kept batch from the asked sequence on, then the end marker.
-    fn answer(&self, replay: &zmq::Socket, request: &[Vec<u8>]) {
-        let [peer, delimiter, from] = request else {
-            tracing::warn!(
-                frames = request.len(),
-                "a replay request is [peer, empty, sequence]; not answered"
-            );
-            return;
-        };
-        // Any width is taken, as Python's int.from_bytes does; what is more than 64 bits is beyond every sequence.
-        let from = from.iter().try_fold(0u64, |n, byte| n.checked_mul(256).map(|n| n + u64::from(*byte)));
-        let from = from.unwrap_or(u64::MAX);
-        let send = |topic: &[u8], sequence: &[u8], payload: &[u8]| {
-            let mut frames = vec![peer.as_slice(), delimiter.as_slice()];
-            if self.encoder.encoding.replays_topic() {
-                frames.push(topic);
-            }
-            frames.extend([sequence, payload]);
-            replay.send_multipart(frames, 0)
-        };
-        for (sequence, payload) in self.kept.iter().filter(|(sequence, _)| from <= *sequence) {
-            if let Err(error) = send(&self.topic, &sequence.to_be_bytes(), payload) {
-                return tracing::debug!(%error, "whoever asked for a replay is gone");
-            }
-        }
-        if let Err(error) = send(b"", &END_OF_REPLAY, b"") {
-            tracing::debug!(%error, "whoever asked for a replay is gone");
         }
     }
 }
@@ -189,7 +179,7 @@ fn open(
     let try_open = || {
         let socket = context.socket(kind)?;
         socket.set_linger(0)?;
-        // A replay sends up to `MAX_KEPT` messages at once, which ROUTER would drop above its limit.
+        // A replay sends all that is kept at once, which ROUTER would drop above its limit.
         socket.set_sndhwm(if kind == zmq::PUB { PUB_HIGH_WATER_MARK } else { 0 })?;
         if bind {
             socket.bind(endpoint)?
@@ -198,7 +188,7 @@ fn open(
         }
         Ok(socket)
     };
-    try_open().map_err(|source| EndpointError { socket: name, endpoint: endpoint.to_owned(), source })
+    try_open().map_err(|source| EndpointError::Open { socket: name, endpoint: endpoint.to_owned(), source })
 }
 
 fn is_bound(endpoint: &str) -> bool {
@@ -208,24 +198,55 @@ fn is_bound(endpoint: &str) -> bool {
         || endpoint.starts_with("inproc://")
 }
 
+/// The endpoint of another rank. Ports that the system chooses need no number.
+fn shifted(endpoint: &str, rank: u32) -> Result<String, EndpointError> {
+    if rank == 0 {
+        return Ok(endpoint.to_owned());
+    }
+    if endpoint.starts_with("inproc://") {
+        return Ok(format!("{endpoint}_dp{rank}"));
+    }
+    let shift = || match endpoint.strip_prefix("tcp://")?.rsplit_once(':')? {
+        (_, "*" | "0") => Some(endpoint.to_owned()),
+        (host, port) => {
+            let port = u32::from(port.parse::<u16>().ok()?).checked_add(rank)?;
+            Some(format!("tcp://{host}:{}", u16::try_from(port).ok()?))
+        }
+    };
+    shift().ok_or_else(|| EndpointError::Rank { endpoint: endpoint.to_owned(), rank })
+}
+
+/// With the port that the system chose, if it was asked to; otherwise as asked, wildcard and all, as vLLM shows it.
 fn resolved(socket: &zmq::Socket, asked: &str) -> String {
+    let is_chosen = asked.ends_with(":*") || asked.ends_with(":0");
     match socket.get_last_endpoint() {
-        Ok(Ok(endpoint)) if !endpoint.is_empty() => endpoint,
+        Ok(Ok(endpoint)) if is_chosen && !endpoint.is_empty() => endpoint,
         _ => asked.to_owned(),
     }
 }
 
 /// Batches between engine and publisher: vLLM's `max_queue_size`.
-const MAX_QUEUED: usize = 100_000;
-
-/// Batches kept for replay: vLLM's `buffer_steps`.
-const MAX_KEPT: usize = 10_000;
+pub(super) const MAX_QUEUED: usize = 100_000;
 
 /// Messages queued per subscriber before PUB drops: vLLM's `hwm`.
-const PUB_HIGH_WATER_MARK: i32 = 100_000;
+pub(super) const PUB_HIGH_WATER_MARK: i32 = 100_000;
 
-/// How long a replay request may wait for an idle publisher to look.
-const REPLAY_POLL: Duration = Duration::from_millis(20);
+/// Batches kept for replay: vLLM's `buffer_steps`.
+pub(super) const MAX_KEPT: usize = 10_000;
 
-/// Sequence -1: no more batches.
-const END_OF_REPLAY: [u8; 8] = [0xff; 8];
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ranks_number_is_added_to_its_ports() {
+        assert_eq!(shifted("tcp://*:5557", 2).unwrap(), "tcp://*:5559");
+        assert_eq!(shifted("tcp://[::1]:5557", 1).unwrap(), "tcp://[::1]:5558");
+        assert_eq!(shifted("tcp://127.0.0.1:*", 3).unwrap(), "tcp://127.0.0.1:*");
+        assert_eq!(shifted("inproc://events", 1).unwrap(), "inproc://events_dp1");
+        assert_eq!(shifted("ipc:///run/events", 0).unwrap(), "ipc:///run/events");
+        for endpoint in ["ipc:///run/events", "tcp://127.0.0.1:65535", "nonsense"] {
+            assert!(shifted(endpoint, 1).unwrap_err().to_string().contains("rank 1"), "{endpoint}");
+        }
+    }
+}

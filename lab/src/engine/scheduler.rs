@@ -8,102 +8,24 @@
 //! Time is an argument: [`Scheduler::start_step`] says when the step ends, and the caller comes back then.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
-    num::NonZeroU32,
-    time::{Duration, Instant},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Instant,
 };
 
 use kvpick_proto::naming::Hasher;
 
 use super::{
+    announce::Event,
+    attention::Hit,
     cost::{StepCost, StepWork},
     generate::{Answer, Generator},
-    pool::{BlockId, Event, Pool},
-    sequence::Sequence,
+    pool::{Pool, Reuse},
+    sequence::{Origin, Sequence},
 };
-
-/// Names a request of one scheduler.
-pub type RequestId = u64;
-
-/// Sizes and limits of an engine.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Tokens in a block.
-    pub block_size: NonZeroU32,
-    /// Physical blocks, the placeholder included.
-    pub num_blocks: u32,
-    /// Most tokens computed in one step.
-    pub max_num_batched_tokens: usize,
-    /// Most requests that run at once.
-    pub max_num_seqs: usize,
-    /// Most tokens of prompt and answer together.
-    pub max_model_len: usize,
-}
-
-/// One prompt to continue.
-#[derive(Clone, Debug)]
-pub struct NewRequest {
-    /// The prompt's tokens.
-    pub prompt: Vec<u32>,
-    /// Keeps its blocks apart from those of other salts.
-    pub salt: Option<String>,
-    /// Which of several answers to the same prompt.
-    pub sample: u32,
-    /// Most tokens to generate; `None` ends by itself.
-    pub max_tokens: Option<u32>,
-    /// Whether blocks that are held may be used instead of computed.
-    pub reads_cache: bool,
-}
-
-/// Why a request is not taken. Clients see the text.
-#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[expect(missing_docs, reason = "the text says it")]
-pub enum Refusal {
-    #[error("The prompt is empty.")]
-    EmptyPrompt,
-    #[error("max_tokens must be at least 1, got 0.")]
-    NoTokens,
-    #[error(
-        "This model's maximum context length is {max} tokens. However, you requested {output} output tokens and your \
-         prompt contains {prompt} input tokens. Shorten the prompt or ask for fewer tokens."
-    )]
-    TooLong { max: usize, prompt: usize, output: usize },
-}
-
-/// Why an answer ended.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum FinishReason {
-    /// It reached the length that was asked for, or the model's.
-    Length,
-    /// It was complete.
-    Stop,
-}
-
-impl FinishReason {
-    /// As the OpenAI API says it.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Length => "length",
-            Self::Stop => "stop",
-        }
-    }
-}
-
-/// One generated token.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Produced {
-    /// Of which request.
-    pub request: RequestId,
-    /// The token.
-    pub token: u32,
-    /// From arrival to this token, on the first.
-    pub time_to_first: Option<Duration>,
-    /// On the last.
-    pub finish: Option<FinishReason>,
-    /// Prompt tokens that were not computed because they were held when the request was first admitted.
-    pub cached_tokens: usize,
-}
+pub use super::{
+    limits::Limits,
+    request::{FinishReason, NewRequest, Produced, Refusal, RequestId},
+};
 
 /// What a step did.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -117,7 +39,7 @@ pub struct StepOutcome {
 /// Sums since the start.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Totals {
-    /// Tokens of admitted prompts.
+    /// Tokens of admitted prompts that may be found in the cache.
     pub prefix_queries: u64,
     /// Of those, found in the cache.
     pub prefix_hits: u64,
@@ -128,7 +50,7 @@ pub struct Totals {
 }
 
 /// What is running, waiting and held.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Scheduler {
     limits: Limits,
     cost: StepCost,
@@ -145,14 +67,18 @@ pub struct Scheduler {
     totals: Totals,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Request {
     arrived: Instant,
     sequence: Sequence,
+    /// How the answer begins.
+    given: std::vec::IntoIter<u32>,
+    /// How it goes on.
     answer: Answer,
     /// Tokens after which the answer ends, and why it ends there.
     end: (usize, FinishReason),
     reads_cache: bool,
+    reports_hit: bool,
     /// Set when first admitted; what is found after a preemption is the request's own work.
     cached_tokens: Option<usize>,
 }
@@ -161,12 +87,14 @@ impl Scheduler {
     /// An idle engine with nothing held.
     #[must_use]
     pub fn new(limits: Limits, cost: StepCost, generator: Generator, hasher: Hasher) -> Self {
+        let empty_first = limits.version.reuses_empty_blocks_first();
+        let reuse = if empty_first { Reuse::EmptyFirst } else { Reuse::Queued };
         Self {
             limits,
             cost,
             generator,
             hasher,
-            pool: Pool::new(limits.num_blocks),
+            pool: Pool::new(limits.num_blocks, reuse),
             next_id: 0,
             requests: BTreeMap::new(),
             running: Vec::new(),
@@ -198,9 +126,18 @@ impl Scheduler {
                 _ => (room, FinishReason::Length),
             },
         };
-        let sequence = Sequence::new(new.prompt, new.salt, self.limits.block_size, &mut self.hasher);
-        let reads_cache = new.reads_cache;
-        let request = Request { arrived: now, sequence, answer, end, reads_cache, cached_tokens: None };
+        let session = new.session.filter(|_| self.limits.version.tells_sessions());
+        let origin = Origin { salt: new.salt, adapter: new.adapter, session };
+        let request = Request {
+            arrived: now,
+            sequence: Sequence::new(new.prompt, origin, self.limits, &mut self.hasher),
+            given: new.answer.into_iter(),
+            answer,
+            end,
+            reads_cache: new.reads_cache,
+            reports_hit: new.reports_hit && self.limits.version.reports_hits(),
+            cached_tokens: None,
+        };
         let id = self.next_id;
         self.next_id += 1;
         self.requests.insert(id, request);
@@ -221,6 +158,11 @@ impl Scheduler {
     /// next step, which may be a long time after.
     pub fn reset_prefix_cache(&mut self) -> bool {
         self.pool.reset()
+    }
+
+    /// Hashes blocks in another way from now on; those that are hashed already keep their hashes.
+    pub fn set_hasher(&mut self, hasher: Hasher) {
+        self.hasher = hasher;
     }
 
     /// Decides what the next step computes, and when it ends; `None` where there is nothing to do.
@@ -252,7 +194,7 @@ impl Scheduler {
             if request.sequence.computed() < request.sequence.tokens().len() {
                 continue;
             }
-            let token = self.generator.next(&mut request.answer);
+            let token = request.given.next().unwrap_or_else(|| self.generator.next(&mut request.answer));
             let first = request.sequence.generated() == 0;
             request.sequence.push(token, &mut self.hasher);
             self.totals.generated += 1;
@@ -290,6 +232,13 @@ impl Scheduler {
         self.waiting.len()
     }
 
+    /// Names of the adapters that running and that waiting requests want, in order, each once.
+    #[must_use]
+    pub fn adapters(&self) -> [BTreeSet<&str>; 2] {
+        let name = |id: &RequestId| Some(self.requests.get(id)?.sequence.adapter()?.name.as_str());
+        [self.running.iter().filter_map(name).collect(), self.waiting.iter().filter_map(name).collect()]
+    }
+
     /// The blocks.
     #[must_use]
     pub const fn pool(&self) -> &Pool {
@@ -314,7 +263,7 @@ impl Scheduler {
         let mut next = 0;
         while next < self.running.len() && 0 < step.budget {
             let id = self.running[next];
-            if self.schedule(id, &[], step) {
+            if self.schedule(id, &Hit::default(), step) {
                 next += 1;
                 continue;
             }
@@ -334,32 +283,50 @@ impl Scheduler {
                 break;
             }
             let sequence = &request.sequence;
-            let hit = if request.reads_cache { sequence.find_hit(&self.pool) } else { Vec::new() };
-            // The whole prompt must fit, not just its first chunk, or prompts would starve each other halfway.
-            if !sequence.fits(&self.pool, &hit) || !self.schedule(id, &hit, step) {
+            let hit = if request.reads_cache { sequence.find_hit(&self.pool) } else { Hit::default() };
+            if request.reports_hit && 0 < hit.blocks {
+                // Again whenever its admission is tried.
+                sequence.report(&mut self.pool, &hit);
+            }
+            if self.limits.version.counts_every_lookup() {
+                self.count_lookup(id, &hit);
+            }
+            if !self.fits(id, &hit) || !self.schedule(id, &hit, step) {
                 break;
             }
             self.waiting.pop_front();
             self.running.push(id);
-            self.note_admission(id, hit.len());
+            if !self.limits.version.counts_every_lookup() {
+                self.count_lookup(id, &hit);
+            }
+            let cached = hit.blocks * self.limits.block_tokens();
+            if let Some(request) = self.requests.get_mut(&id) {
+                request.cached_tokens.get_or_insert(cached);
+            }
         }
     }
 
-    fn note_admission(&mut self, id: RequestId, hit_blocks: usize) {
-        let Some(request) = self.requests.get_mut(&id) else { return };
-        if request.cached_tokens.is_none() {
-            let hit_tokens = hit_blocks * self.limits.block_size.get() as usize;
-            request.cached_tokens = Some(hit_tokens);
+    /// Whether a whole prompt fits, not just its first chunk: else prompts would starve each other halfway.
+    fn fits(&self, id: RequestId, hit: &Hit) -> bool {
+        let fits = |request: &Request| request.sequence.fits(&self.pool, hit);
+        !self.limits.version.reserves_whole_prompts() || self.requests.get(&id).is_some_and(fits)
+    }
+
+    /// What was found after a preemption is the request's own work, and does not count. Neither does who may not look:
+    /// that is no miss.
+    fn count_lookup(&mut self, id: RequestId, hit: &Hit) {
+        let Some(request) = self.requests.get(&id) else { return };
+        if request.reads_cache && request.cached_tokens.is_none() {
             self.totals.prefix_queries += request.sequence.tokens().len() as u64;
-            self.totals.prefix_hits += hit_tokens as u64;
+            self.totals.prefix_hits += (hit.blocks * self.limits.block_tokens()) as u64;
         }
     }
 
     /// Puts as much of a request into the step as the budget allows; `false`, and nothing done, where blocks lack.
-    fn schedule(&mut self, id: RequestId, hit: &[BlockId], step: &mut Step) -> bool {
+    fn schedule(&mut self, id: RequestId, hit: &Hit, step: &mut Step) -> bool {
         let Some(request) = self.requests.get_mut(&id) else { return false };
         let sequence = &mut request.sequence;
-        let before = sequence.computed() + hit.len() * self.limits.block_size.get() as usize;
+        let before = sequence.computed() + hit.blocks * self.limits.block_tokens();
         let count = (sequence.tokens().len() - before).min(step.budget);
         if !sequence.extend(&mut self.pool, hit, count) {
             return false;

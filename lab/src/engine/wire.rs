@@ -3,41 +3,30 @@
 use kvpick_proto::naming::{Digest, ExtraKey, ExtraKeyShape};
 use rmp::encode;
 
-use super::pool::{Event, Stored};
+use super::{
+    pool::{Event, Stored},
+    version::Version,
+};
 
-/// Which generation of vLLM's protocol the engine speaks.
+/// Layout of events.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq, clap::ValueEnum)]
 pub enum Encoding {
-    /// Events are maps; as vLLM 0.32.
+    /// Maps, as in vLLM 0.24 to 0.32.
     #[default]
     Map,
-    /// Events are arrays; as vLLM 0.23.
+    /// Arrays with all fields, as in vLLM 0.23.
     Array,
+    /// Arrays that end with the adapter's name, as in vLLM 0.16.
+    Array8,
+    /// Arrays that end with the medium, as in vLLM 0.11.
+    Array7,
 }
 
 impl Encoding {
-    /// The version of vLLM that is imitated.
-    #[must_use]
-    pub const fn version(self) -> &'static str {
-        match self {
-            Self::Map => "0.32.0",
-            Self::Array => "0.23.0",
-        }
-    }
-
-    /// How that version hashes extra keys.
+    /// How the latest version with that layout hashes extra keys.
     #[must_use]
     pub const fn extra_keys(self) -> ExtraKeyShape {
-        match self {
-            Self::Map => ExtraKeyShape::Tagged,
-            Self::Array => ExtraKeyShape::BareWithOffset,
-        }
-    }
-
-    /// Whether that version's answers to a replay carry the topic (0.26 and later).
-    #[must_use]
-    pub const fn replays_topic(self) -> bool {
-        matches!(self, Self::Map)
+        Version::of_encoding(self).extra_keys()
     }
 }
 
@@ -75,7 +64,9 @@ impl Encoder {
         for event in events {
             match self.encoding {
                 Encoding::Map => self.map(&mut out, event),
-                Encoding::Array => self.positional(&mut out, event),
+                Encoding::Array => self.positional(&mut out, event, 12, 4),
+                Encoding::Array8 => self.positional(&mut out, event, 8, 3),
+                Encoding::Array7 => self.positional(&mut out, event, 7, 3),
             }
         }
         out.uint(u64::from(self.rank));
@@ -86,25 +77,36 @@ impl Encoder {
     fn map(&self, out: &mut Out, event: &Event) {
         match event {
             Event::Stored(stored) => {
-                out.map(11);
+                let window = stored.window();
+                // Even `extra_keys` is left out where there is nothing to tell them of.
+                let more = [!stored.extra.is_empty(), window.is_some(), stored.session.is_some()];
+                out.map(10 + more.into_iter().filter(|it| *it).count());
                 out.field("type").str("BlockStored");
                 self.hashes(out.field("block_hashes"), &stored.hashes);
                 self.parent(out.field("parent_block_hash"), stored.parent);
                 out.field("token_ids").uints(&stored.tokens);
                 out.field("block_size").uint(u64::from(self.block_size));
-                out.field("lora_id").nil();
+                out.field("lora_id").uint_or_nil(stored.adapter.as_ref().map(|it| it.id));
                 out.field("medium").str(MEDIUM);
-                out.field("lora_name").nil();
-                out.field("extra_keys").extra(stored);
-                out.field("group_idx").uint(GROUP);
-                out.field("kv_cache_spec_kind").str(GROUP_KIND);
+                out.field("lora_name").str_or_nil(stored.adapter.as_ref().map(|it| it.name.as_str()));
+                if !stored.extra.is_empty() {
+                    out.field("extra_keys").extra(stored);
+                }
+                out.field("group_idx").uint(stored.group as u64);
+                out.field("kv_cache_spec_kind").str(stored.kind.name());
+                if let Some(window) = window {
+                    out.field("kv_cache_spec_sliding_window").uint(u64::from(window));
+                }
+                if let Some(session) = &stored.session {
+                    out.field("session_id").str(session);
+                }
             }
-            Event::Removed(hash) => {
+            Event::Removed(removed) => {
                 out.map(4);
                 out.field("type").str("BlockRemoved");
-                self.hashes(out.field("block_hashes"), &[*hash]);
+                self.hashes(out.field("block_hashes"), &[removed.hash]);
                 out.field("medium").str(MEDIUM);
-                out.field("group_idx").uint(GROUP);
+                out.field("group_idx").uint(removed.group as u64);
             }
             Event::Cleared => {
                 out.map(1);
@@ -113,30 +115,40 @@ impl Encoder {
         }
     }
 
-    /// All fields that vLLM 0.23 knows, absent ones as nil.
-    fn positional(&self, out: &mut Out, event: &Event) {
+    /// The fields that the version knows, absent ones as nil: so many of a store and of a removal, the tag included.
+    fn positional(&self, out: &mut Out, event: &Event, stored_fields: usize, removed_fields: usize) {
         match event {
             Event::Stored(stored) => {
-                out.array(12);
+                out.array(stored_fields);
                 out.str("BlockStored");
                 self.hashes(out, &stored.hashes);
                 self.parent(out, stored.parent);
                 out.uints(&stored.tokens);
                 out.uint(u64::from(self.block_size));
-                out.nil(); // lora_id
+                out.uint_or_nil(stored.adapter.as_ref().map(|it| it.id));
                 out.str(MEDIUM);
-                out.nil(); // lora_name
-                out.extra(stored);
-                out.uint(GROUP);
-                out.str(GROUP_KIND);
-                out.nil(); // kv_cache_spec_sliding_window
+                if 8 <= stored_fields {
+                    out.str_or_nil(stored.adapter.as_ref().map(|it| it.name.as_str()));
+                }
+                if 12 <= stored_fields {
+                    if stored.extra.is_empty() {
+                        out.nil()
+                    } else {
+                        out.extra(stored)
+                    }
+                    out.uint(stored.group as u64);
+                    out.str(stored.kind.name());
+                    out.uint_or_nil(stored.window());
+                }
             }
-            Event::Removed(hash) => {
-                out.array(4);
+            Event::Removed(removed) => {
+                out.array(removed_fields);
                 out.str("BlockRemoved");
-                self.hashes(out, &[*hash]);
+                self.hashes(out, &[removed.hash]);
                 out.str(MEDIUM);
-                out.uint(GROUP);
+                if 4 <= removed_fields {
+                    out.uint(removed.group as u64);
+                }
             }
             Event::Cleared => {
                 out.array(1);
@@ -169,12 +181,6 @@ impl Encoder {
 
 /// Where all of a GPU's blocks lie.
 const MEDIUM: &str = "GPU";
-
-/// The only cache group of a model with full attention.
-const GROUP: u64 = 0;
-
-/// Its kind.
-const GROUP_KIND: &str = "full_attention";
 
 /// A growing msgpack buffer, which can't fail.
 struct Out(Vec<u8>);
@@ -217,7 +223,21 @@ impl Out {
         sure(encode::write_nil(&mut self.0));
     }
 
-    /// One entry per block. Events carry the bare values in every version, whatever form was hashed.
+    fn uint_or_nil(&mut self, value: Option<u32>) {
+        match value {
+            Some(value) => self.uint(u64::from(value)),
+            None => self.nil(),
+        }
+    }
+
+    fn str_or_nil(&mut self, text: Option<&str>) {
+        match text {
+            Some(text) => self.str(text),
+            None => self.nil(),
+        }
+    }
+
+    /// One entry per hash. Events carry the bare values in every version, whatever form was hashed.
     fn extra(&mut self, stored: &Stored) {
         self.array(stored.extra.len());
         for keys in &stored.extra {

@@ -2,6 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod control;
+mod ranks;
+mod versions;
+#[expect(dead_code, reason = "tests of faults need more of it")]
 mod world;
 
 use std::collections::BTreeMap;
@@ -9,7 +13,7 @@ use std::collections::BTreeMap;
 use futures::StreamExt as _;
 use kvpick_agent_core::decode::{Event, Replayed};
 use kvpick_lab::{
-    engine::{Config, Engine, wire::Encoding},
+    engine::{Config, Engine, version::Version},
     load::{client::Client, report::Report, run, workload::Workload},
 };
 use kvpick_proto::naming::{Algorithm, BlockKey, DEFAULT_ROOT, ExtraKeyShape, Hasher};
@@ -196,7 +200,7 @@ async fn a_reset_is_announced_late_and_replay_gives_all_batches_again() {
 
 #[tokio::test]
 async fn an_array_engine_answers_a_replay_as_its_version_did() {
-    let world = World::start(Config { encoding: Encoding::Array, ..config() }).await;
+    let world = World::start(Config { version: Version::V0_23, ..config() }).await;
     let next = world.listen().await;
     world.ask("/v1/completions", &json!({"prompt": long_text(40), "max_tokens": 1})).await;
     let (live, _) = world.hear();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvpick_agent_core::decode::{Batch, Message, Replayed};
+use kvpick_agent_core::decode::{Batch, Event, Message, Replayed, Stored};
 use kvpick_lab::{
     engine::{Config, Engine, cost::StepCost, publisher::Endpoints},
     rig::tools,
@@ -67,6 +67,22 @@ impl World {
         answer
     }
 
+    /// Gives the engine a fault; everything that is asked of its ranks afterwards meets it.
+    pub(crate) async fn fault(&self, fault: &Value) {
+        let (status, answer) = self.post("/lab/faults", fault).await;
+        assert_eq!(status, 200, "{answer}");
+    }
+
+    /// The status of a POST without a body, and what it says.
+    pub(crate) async fn command(&self, path: &str) -> (u16, String) {
+        let response = self.http.post(self.url(path)).send().await.unwrap();
+        (response.status().as_u16(), response.text().await.unwrap())
+    }
+
+    pub(crate) async fn status(&self, path: &str) -> u16 {
+        self.http.get(self.url(path)).send().await.unwrap().status().as_u16()
+    }
+
     pub(crate) async fn get(&self, path: &str) -> String {
         self.http.get(self.url(path)).send().await.unwrap().text().await.unwrap()
     }
@@ -90,12 +106,30 @@ impl World {
         }
     }
 
+    /// The frames of the next message.
+    pub(crate) fn hear_frames(&self) -> Vec<Vec<u8>> {
+        self.subscriber.recv_multipart(0).expect("the engine announces what it stores")
+    }
+
+    /// Whether a message is there within a moment.
+    pub(crate) fn hears_something(&self) -> bool {
+        self.subscriber.poll(zmq::POLLIN, 100).unwrap() != 0
+    }
+
     pub(crate) fn hear(&self) -> (Message, Batch) {
-        let frames = self.subscriber.recv_multipart(0).expect("the engine announces what it stores");
+        let frames = self.hear_frames();
         assert_eq!(frames[0], b"kv@a@m");
         let message = Message::live(frames).unwrap();
         let batch = Batch::decode(&message.payload).unwrap();
         (message, batch)
+    }
+
+    /// The next batch, which is one store.
+    pub(crate) fn hear_store(&self) -> Stored {
+        match self.hear().1.events.pop() {
+            Some(Event::Stored(stored)) => *stored,
+            other => panic!("want a store, got {other:?}"),
+        }
     }
 
     /// Makes the engine announce blocks until that is heard, since a publisher sends nothing before a subscription has

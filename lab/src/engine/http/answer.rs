@@ -1,95 +1,177 @@
-//! From a request's body to its answer, whole or as a stream of events.
+//! From a request's body to its answer.
 
 use std::{
-    collections::VecDeque,
-    io,
     sync::{Arc, atomic::Ordering},
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use axum::{
     Json,
-    body::{Body, Bytes},
-    http::header,
+    body::Bytes,
+    extract::{ConnectInfo, State},
+    http::HeaderMap,
     response::{IntoResponse as _, Response},
 };
 use futures::{
     StreamExt as _,
     stream::{self, BoxStream, SelectAll},
 };
-use kvpick_core::request::{Api, Request};
+use kvpick_core::request::{Api, Request, json::Json as RequestJson};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
     App, blocking,
     error::ApiError,
+    listener::Connection,
     shapes::{Shape, Usage},
+    stream::streamed,
 };
 use crate::engine::{
+    announce::Adapter,
     generate::Generator,
-    scheduler::{FinishReason, NewRequest, Produced},
+    request::{FinishReason, NewRequest, Produced},
 };
 
+pub(super) async fn chat_completions(
+    State(app): State<App>,
+    ConnectInfo(connection): ConnectInfo<Connection>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    answer(app, Api::ChatCompletions, connection, headers, body).await
+}
+
+pub(super) async fn completions(
+    State(app): State<App>,
+    ConnectInfo(connection): ConnectInfo<Connection>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    answer(app, Api::Completions, connection, headers, body).await
+}
+
 /// Answers a chat or a completion. A client that leaves drops the answer, and with it aborts what is running for it.
-pub(super) async fn answer(app: App, api: Api, body: Bytes) -> Result<Response, ApiError> {
-    let make_prompts = app.clone();
-    let (request, prompts) = blocking(move || {
-        let request = Request::parse(api, &body)?;
-        make_prompts.check_model(request.model.as_deref())?;
-        let prompts = make_prompts.prompter.token_ids(&request)?;
-        Ok((request, prompts))
-    })
-    .await?;
-    if MAX_ANSWERS < prompts.len().saturating_mul(request.n as usize) {
+async fn answer(
+    app: App,
+    api: Api,
+    connection: Connection,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ApiError> {
+    let prepared = prepare(&app, api, body).await?;
+    let request = &prepared.request;
+    if MAX_ANSWERS < prepared.prompts.len().saturating_mul(request.n as usize) {
         return Err(ApiError::bad_request("n: too many answers in one request; at most 1024 in all", "n"));
     }
-    let answer = Answer::begin(&app, &request, prompts).await?;
-    if request.stream { Ok(answer.streamed(request.include_usage)) } else { answer.whole().await }
+    let answer = Answer::begin(&app, &prepared, &headers).await?;
+    if request.stream {
+        Ok(streamed(answer, request.include_usage, &app.faulty, connection))
+    } else {
+        answer.whole().await
+    }
+}
+
+/// A request whose prompts are made.
+pub(super) struct Prepared {
+    pub(super) request: Request,
+    /// One or several; each gets its own answers.
+    pub(super) prompts: Vec<Vec<u32>>,
+    pub(super) adapter: Option<Arc<Adapter>>,
+}
+
+/// Reads a request and makes its prompts.
+pub(super) async fn prepare(app: &App, api: Api, body: Bytes) -> Result<Prepared, ApiError> {
+    let app = app.clone();
+    blocking(move || {
+        let request = Request::parse(api, &body)?;
+        let adapter = app.served(request.model.as_deref())?;
+        let prompts = app.prompter.token_ids(&request)?;
+        Ok(Prepared { request, prompts, adapter })
+    })
+    .await
+}
+
+impl Prepared {
+    /// The name that answers carry.
+    pub(super) fn model_name(&self, app: &App) -> String {
+        self.adapter.as_ref().map_or_else(|| app.shown.models[0].clone(), |it| it.name.clone())
+    }
+
+    /// Where each of these is in a body or in headers, vLLM takes the first that is there.
+    fn session(&self, headers: &HeaderMap) -> Option<Arc<str>> {
+        let text = |json: Option<&RequestJson>| json.and_then(RequestJson::as_str).map(Arc::from);
+        let header = || headers.get("x-session-id").and_then(|it| it.to_str().ok()).map(Arc::from);
+        text(self.request.body().get("session_id"))
+            .or_else(header)
+            .or_else(|| text(self.extra_argument("session_id")))
+    }
+
+    fn extra_argument(&self, name: &str) -> Option<&RequestJson> {
+        self.request.body().get("vllm_xargs").and_then(RequestJson::as_object)?.get(name)
+    }
+
+    fn engine_requests(&self, headers: &HeaderMap) -> Vec<NewRequest> {
+        let session = self.session(headers);
+        let mode = self.extra_argument("kv_cache_report_mode").and_then(RequestJson::as_str);
+        let new = |prompt: &Vec<u32>, sample| NewRequest {
+            salt: self.request.cache_salt.clone(),
+            adapter: self.adapter.clone(),
+            session: session.clone(),
+            reports_hit: mode == Some("full"),
+            sample,
+            max_tokens: self.request.max_tokens,
+            reads_cache: self.request.reads_cache,
+            ..NewRequest::new(prompt.clone())
+        };
+        let (new, samples) = (&new, self.request.n);
+        self.prompts.iter().flat_map(|prompt| (0..samples).map(move |sample| new(prompt, sample))).collect()
+    }
+}
+
+impl App {
+    /// An id for one more answer.
+    pub(super) fn answer_id(&self, api: Api) -> String {
+        let number = self.answers.fetch_add(1, Ordering::Relaxed);
+        let prefix = match api {
+            Api::ChatCompletions => "chatcmpl",
+            Api::Completions => "cmpl",
+        };
+        format!("{prefix}-{}-{number}", self.address.port())
+    }
 }
 
 /// An answer under way: choices `0..n` are those to the first prompt, and so on.
-struct Answer {
-    shape: Shape,
-    generator: Arc<Generator>,
-    usage: Usage,
+pub(super) struct Answer {
+    pub(super) shape: Shape,
+    pub(super) generator: Arc<Generator>,
+    pub(super) usage: Usage,
     samples: usize,
-    choices: usize,
+    pub(super) choices: usize,
     /// Choices that are not complete.
-    open: usize,
+    pub(super) open: usize,
     tokens: SelectAll<BoxStream<'static, (usize, Produced)>>,
 }
 
 impl Answer {
-    async fn begin(app: &App, request: &Request, prompts: Vec<Vec<u32>>) -> Result<Self, ApiError> {
-        let prompt_tokens = prompts.iter().map(Vec::len).sum();
-        let new = |prompt: &Vec<u32>, sample| NewRequest {
-            prompt: prompt.clone(),
-            salt: request.cache_salt.clone(),
-            sample,
-            max_tokens: request.max_tokens,
-            reads_cache: request.reads_cache,
-        };
-        let requests: Vec<_> =
-            prompts.iter().flat_map(|prompt| (0..request.n).map(move |sample| new(prompt, sample))).collect();
+    async fn begin(app: &App, prepared: &Prepared, headers: &HeaderMap) -> Result<Self, ApiError> {
+        let requests = prepared.engine_requests(headers);
         let choices = requests.len();
-        let tokens = app.engine.submit(requests).await?.into_iter().enumerate().map(|(choice, tokens)| {
+        let life = app.lives.present();
+        let asked = asked_rank(headers);
+        let rank = life.rank(asked).map_err(|ranks| ApiError::rank(asked.unwrap_or(0), ranks))?;
+        let tokens = rank.submit(requests).await?.into_iter().enumerate().map(|(choice, tokens)| {
             ReceiverStream::new(tokens).map(move |produced| (choice, produced)).boxed()
         });
-        let number = app.answers.fetch_add(1, Ordering::Relaxed);
-        let prefix = match request.api {
-            Api::ChatCompletions => "chatcmpl",
-            Api::Completions => "cmpl",
-        };
         Ok(Self {
             shape: Shape {
-                api: request.api,
-                id: format!("{prefix}-{}-{number}", app.address.port()),
+                api: prepared.request.api,
+                id: app.answer_id(prepared.request.api),
                 created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-                model: app.models[0].clone(),
+                model: prepared.model_name(app),
             },
             generator: Arc::clone(&app.generator),
-            usage: Usage { prompt_tokens, ..Usage::default() },
-            samples: request.n as usize,
+            usage: Usage { prompt_tokens: prepared.prompts.iter().map(Vec::len).sum(), ..Usage::default() },
+            samples: prepared.request.n as usize,
             choices,
             open: choices,
             tokens: stream::select_all(tokens),
@@ -97,7 +179,7 @@ impl Answer {
     }
 
     /// The next token and the choice that it belongs to; `None` when all are complete, or the engine stopped.
-    async fn next(&mut self) -> Option<(usize, Produced)> {
+    pub(super) async fn next(&mut self) -> Option<(usize, Produced)> {
         let (choice, produced) = self.tokens.next().await?;
         self.usage.count(&produced, choice % self.samples == 0);
         self.open -= usize::from(produced.finish.is_some());
@@ -117,68 +199,11 @@ impl Answer {
         }
         Ok(Json(self.shape.whole(&choices, self.usage)).into_response())
     }
-
-    fn streamed(self, include_usage: bool) -> Response {
-        let streamed =
-            Streamed { answer: self, include_usage, ready: VecDeque::new(), opened: false, ended: false };
-        let body = stream::unfold(streamed, |mut it| async { Some((it.next().await?, it)) });
-        ([(header::CONTENT_TYPE, "text/event-stream; charset=utf-8")], Body::from_stream(body))
-            .into_response()
-    }
 }
 
-/// The server-sent events of an answer.
-struct Streamed {
-    answer: Answer,
-    include_usage: bool,
-    /// Events that only wait for the connection: at most the opening ones, or those of the last token.
-    ready: VecDeque<Bytes>,
-    opened: bool,
-    ended: bool,
-}
-
-impl Streamed {
-    async fn next(&mut self) -> Option<io::Result<Bytes>> {
-        if self.ready.is_empty() && !self.ended {
-            match self.answer.next().await {
-                Some((choice, produced)) => self.token(choice, produced),
-                None if self.answer.open == 0 => self.end(),
-                // Breaks the connection off, so that the client knows that the answer is not whole.
-                None => {
-                    self.ended = true;
-                    return Some(Err(io::Error::other("the engine stopped")));
-                }
-            }
-        }
-        self.ready.pop_front().map(Ok)
-    }
-
-    fn token(&mut self, choice: usize, produced: Produced) {
-        let shape = &self.answer.shape;
-        // Choices are opened when the first token is there and not before, as in vLLM: whoever takes the time of the
-        // first event takes that of the first token.
-        if !self.opened {
-            let opening = (0..self.answer.choices).filter_map(|choice| shape.opening(choice));
-            self.ready.extend(opening.map(|chunk| event(&chunk)));
-            self.opened = true;
-        }
-        self.ready.push_back(event(&shape.piece(choice, self.answer.generator.text(produced.token))));
-        if let Some(reason) = produced.finish {
-            self.ready.push_back(event(&shape.closing(choice, reason)));
-        }
-    }
-
-    fn end(&mut self) {
-        if self.include_usage {
-            self.ready.push_back(event(&self.answer.shape.cost(self.answer.usage)));
-        }
-        self.ready.push_back(Bytes::from_static(b"data: [DONE]\n\n"));
-        self.ended = true;
-    }
-}
-
-fn event(data: &serde_json::Value) -> Bytes {
-    Bytes::from(format!("data: {data}\n\n"))
+/// The rank that a client asks for. What is no number is passed over, as in vLLM.
+fn asked_rank(headers: &HeaderMap) -> Option<usize> {
+    headers.get("x-data-parallel-rank")?.to_str().ok()?.parse().ok()
 }
 
 /// Prompts times answers to each.

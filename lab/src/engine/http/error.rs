@@ -8,7 +8,7 @@ use axum::{
 use kvpick_core::{prompts::PromptError, request::RequestError};
 use serde_json::{Value, json};
 
-use crate::engine::driver::SubmitError;
+use crate::engine::{config::StartError, driver::SubmitError};
 
 /// What a client is told instead of an answer.
 #[derive(Debug)]
@@ -35,6 +35,24 @@ impl ApiError {
             "InternalServerError",
             "The engine failed on this request.",
         )
+    }
+
+    /// A rank that is not there.
+    pub(super) fn rank(rank: usize, ranks: usize) -> Self {
+        Self::bad_request(
+            &format!("data_parallel_rank {rank} is out of range [0, {ranks})."),
+            "data_parallel_rank",
+        )
+    }
+
+    /// A failure that was asked for.
+    pub(super) fn on_command(status: StatusCode) -> Self {
+        Self::new(status, "InternalServerError", "The engine fails on command.")
+    }
+
+    /// An engine that did not come back.
+    pub(super) fn start(error: &StartError) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", &error.to_string())
     }
 
     fn new(status: StatusCode, kind: &'static str, message: &str) -> Self {

@@ -1,8 +1,14 @@
-//! The routes of vLLM's OpenAI server that clients, agents and people use here.
+//! The routes of vLLM's OpenAI server that clients, agents and people use here, as far as the imitated version has them.
 
 mod answer;
+mod control;
 mod error;
+mod faulty;
+mod listener;
+mod models;
+mod render;
 mod shapes;
+mod stream;
 
 use std::{
     io,
@@ -11,154 +17,139 @@ use std::{
 };
 
 use axum::{
-    Json, Router,
-    body::Bytes,
-    extract::{DefaultBodyLimit, State},
-    http::{HeaderValue, StatusCode, header},
+    Router,
+    extract::DefaultBodyLimit,
+    http::{HeaderValue, StatusCode},
     middleware,
-    response::{IntoResponse as _, Response},
+    response::Response,
     routing::{get, post},
-    serve::ListenerExt as _,
 };
-use kvpick_core::{
-    prompts::Prompter,
-    request::{Api, Request},
-};
+use kvpick_core::prompts::Prompter;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use self::error::ApiError;
-use super::{driver::Handle, generate::Generator, metrics::Metrics};
+use self::{error::ApiError, faulty::Faulty, listener::Connection};
+use super::{
+    announce::Adapter,
+    generate::Generator,
+    life::Lives,
+    version::{RenderForm, Version},
+};
 
 /// What the routes need. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct App {
     pub(super) address: SocketAddr,
-    pub(super) models: Vec<String>,
-    pub(super) version: &'static str,
-    /// Unix time of the start, in seconds.
-    pub(super) created: u64,
-    pub(super) max_model_len: usize,
+    pub(super) shown: Arc<Shown>,
     pub(super) prompter: Arc<Prompter>,
     pub(super) generator: Arc<Generator>,
-    pub(super) engine: Handle,
-    pub(super) metrics: Metrics,
+    pub(super) lives: Arc<Lives>,
+    faulty: Arc<Faulty>,
     /// Numbers the answers.
-    pub(super) answers: Arc<AtomicU64>,
+    answers: Arc<AtomicU64>,
+}
+
+/// What the engine says of itself.
+#[derive(Debug)]
+pub(super) struct Shown {
+    pub(super) models: Vec<String>,
+    pub(super) adapters: Vec<Arc<Adapter>>,
+    pub(super) version: Version,
+    /// Whether hashes in events are integers.
+    pub(super) int_hashes: bool,
+    pub(super) algorithm: &'static str,
+    pub(super) block_size: u32,
+    pub(super) num_blocks: u32,
+    pub(super) max_model_len: usize,
+    pub(super) dev_mode: bool,
+}
+
+impl App {
+    pub(super) fn new(
+        address: SocketAddr,
+        shown: Shown,
+        prompter: Prompter,
+        generator: Generator,
+        lives: Arc<Lives>,
+    ) -> Self {
+        Self {
+            address,
+            shown: Arc::new(shown),
+            prompter: Arc::new(prompter),
+            generator: Arc::new(generator),
+            lives,
+            faulty: Arc::default(),
+            answers: Arc::default(),
+        }
+    }
+
+    /// What a client asks for by that name. The server's own model where the client names none, as in vLLM.
+    fn served(&self, asked: Option<&str>) -> Result<Option<Arc<Adapter>>, ApiError> {
+        let Some(asked) = asked else { return Ok(None) };
+        let adapter = self.shown.adapters.iter().find(|it| it.name == asked);
+        if adapter.is_none() && !self.shown.models.iter().any(|name| name == asked) {
+            return Err(ApiError::unknown_model(asked));
+        }
+        Ok(adapter.cloned())
+    }
 }
 
 /// Serves until told to stop and the last connection is done.
 pub(super) async fn serve(listener: TcpListener, app: App, stop: CancellationToken) -> io::Result<()> {
     let who = HeaderValue::from_str(&app.address.to_string()).expect("an address is plain text");
-    let router = Router::new()
-        .route("/v1/chat/completions", post(chat_completions))
-        .route("/v1/completions", post(completions))
-        .route("/v1/models", get(models))
-        .route("/tokenize", post(tokenize))
-        .route("/detokenize", post(detokenize))
-        .route("/version", get(version))
-        .route("/metrics", get(metrics))
-        .route("/health", get(|| async { StatusCode::OK }))
-        .route("/reset_prefix_cache", post(reset_prefix_cache))
+    let listener = listener::Listener::new(app.address, listener, Arc::clone(&app.faulty));
+    let router = routes(&app)
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(middleware::from_fn_with_state(app.clone(), faulty::meet))
         .layer(middleware::map_response(move |mut response: Response| {
             response.headers_mut().insert(WHO, who.clone());
             async { response }
         }))
         .with_state(app);
-    // Tokens leave as they come, one small write each.
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+    let service = router.into_make_service_with_connect_info::<Connection>();
+    axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await
 }
 
-async fn chat_completions(State(app): State<App>, body: Bytes) -> Result<Response, ApiError> {
-    answer::answer(app, Api::ChatCompletions, body).await
-}
-
-async fn completions(State(app): State<App>, body: Bytes) -> Result<Response, ApiError> {
-    answer::answer(app, Api::Completions, body).await
-}
-
-async fn models(State(app): State<App>) -> Json<Value> {
-    let card = |name: &String| {
-        json!({
-            "id": name, "object": "model", "created": app.created, "owned_by": "vllm", "root": app.models[0],
-            "parent": null, "max_model_len": app.max_model_len, "permission": [],
-        })
-    };
-    Json(json!({"object": "list", "data": app.models.iter().map(card).collect::<Vec<_>>()}))
-}
-
-/// Either `{prompt}` or the body of a chat.
-async fn tokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
-    let fields = object(&body)?;
-    app.check_model(fields.get("model").and_then(Value::as_str))?;
-    let max_model_len = app.max_model_len;
-    let tokens = blocking(move || {
-        if fields.get("messages").is_some() {
-            let request = Request::parse(Api::ChatCompletions, &body)?;
-            return Ok(app.prompter.token_ids(&request)?.into_iter().flatten().collect::<Vec<u32>>());
-        }
-        let Some(prompt) = fields.get("prompt").and_then(Value::as_str) else {
-            return Err(ApiError::bad_request(
-                "prompt: missing or no string; send prompt or messages",
-                "prompt",
-            ));
-        };
-        let special = fields.get("add_special_tokens").and_then(Value::as_bool).unwrap_or(true);
-        Ok(app.prompter.encode(prompt, special)?)
-    })
-    .await?;
-    Ok(Json(json!({
-        "count": tokens.len(), "max_model_len": max_model_len, "tokens": tokens, "token_strs": null,
-    })))
-}
-
-async fn detokenize(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
-    let fields = object(&body)?;
-    app.check_model(fields.get("model").and_then(Value::as_str))?;
-    let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
-    let tokens: Option<Vec<u32>> =
-        fields.get("tokens").and_then(Value::as_array).and_then(|tokens| tokens.iter().map(id).collect());
-    let Some(tokens) = tokens else {
-        return Err(ApiError::bad_request("tokens: missing or no list of token ids", "tokens"));
-    };
-    Ok(Json(json!({"prompt": app.prompter.decode(&tokens)})))
-}
-
-async fn version(State(app): State<App>) -> Json<Value> {
-    Json(json!({"version": app.version}))
-}
-
-async fn metrics(State(app): State<App>) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.text()).into_response()
-}
-
-async fn reset_prefix_cache(State(app): State<App>) -> Result<Json<Value>, ApiError> {
-    Ok(Json(json!({"success": app.engine.reset_prefix_cache().await?})))
-}
-
-impl App {
-    /// The server's own model where the client names none, as in vLLM.
-    fn check_model(&self, asked: Option<&str>) -> Result<(), ApiError> {
-        match asked {
-            Some(asked) if !self.models.iter().any(|name| name == asked) => {
-                Err(ApiError::unknown_model(asked))
-            }
-            _ => Ok(()),
-        }
+fn routes(app: &App) -> Router<App> {
+    let version = app.shown.version;
+    let mut router = Router::new()
+        .route("/v1/chat/completions", post(answer::chat_completions))
+        .route("/v1/completions", post(answer::completions))
+        .route("/v1/models", get(models::models))
+        .route("/tokenize", post(models::tokenize))
+        .route("/detokenize", post(models::detokenize))
+        .route("/version", get(models::version))
+        .route("/metrics", get(models::metrics))
+        .route("/load", get(models::load))
+        .route("/health", get(control::health))
+        .route("/lab/faults", post(faulty::command))
+        .fallback(|| async { detail(StatusCode::NOT_FOUND, "Not Found") })
+        .method_not_allowed_fallback(|| async {
+            detail(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed")
+        });
+    if version.render() != RenderForm::Absent {
+        router = router
+            .route("/v1/chat/completions/render", post(render::chat_completions))
+            .route("/v1/completions/render", post(render::completions));
     }
+    if version.shows_event_sources() {
+        router = router.route("/kv_event_sources", get(models::event_sources));
+    }
+    if app.shown.dev_mode {
+        router = router
+            .route("/server_info", get(control::server_info))
+            .route("/reset_prefix_cache", post(control::reset_prefix_cache))
+            .route("/sleep", post(control::sleep))
+            .route("/wake_up", post(control::wake_up))
+            .route("/is_sleeping", get(control::is_sleeping));
+    }
+    router
 }
 
-fn object(body: &[u8]) -> Result<Value, ApiError> {
-    match serde_json::from_slice(body) {
-        Ok(value @ Value::Object(_)) => Ok(value),
-        Ok(_) => Err(ApiError::bad_request("the body must be a JSON object", "body")),
-        Err(error) => Err(ApiError::bad_request(&format!("the body is not JSON: {error}"), "body")),
-    }
+/// What vLLM's web framework says where no route does.
+fn detail(status: StatusCode, text: &str) -> (StatusCode, axum::Json<Value>) {
+    (status, axum::Json(json!({"detail": text})))
 }
 
 /// Rendering and tokenizing take milliseconds for long prompts, which tokens of other requests must not wait for.

@@ -3,7 +3,7 @@
 use kvpick_core::request::Api;
 use serde_json::{Value, json};
 
-use crate::engine::scheduler::{FinishReason, Produced};
+use crate::engine::request::{FinishReason, Produced};
 
 /// What all parts of one answer have in common.
 #[derive(Clone, Debug)]

@@ -2,92 +2,15 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::{
-    collections::BTreeMap,
-    num::NonZeroU32,
-    time::{Duration, Instant},
-};
+mod rules;
+mod windows;
+mod world;
 
 use kvpick_lab::engine::{
-    cost::StepCost,
-    generate::Generator,
     pool::Event,
-    scheduler::{FinishReason, Limits, NewRequest, Produced, Refusal, RequestId, Scheduler},
+    scheduler::{FinishReason, Limits, NewRequest, Refusal, RequestId},
 };
-use kvpick_proto::naming::{Algorithm, DEFAULT_ROOT, ExtraKeyShape, Hasher};
-
-/// An engine and a clock.
-struct World {
-    scheduler: Scheduler,
-    now: Instant,
-    produced: BTreeMap<RequestId, Vec<Produced>>,
-    batches: Vec<Vec<Event>>,
-}
-
-const LIMITS: Limits = Limits {
-    block_size: NonZeroU32::new(4).unwrap(),
-    num_blocks: 101,
-    max_num_batched_tokens: 64,
-    max_num_seqs: 8,
-    max_model_len: 400,
-};
-
-impl World {
-    fn new(limits: Limits) -> Self {
-        let generator = Generator::new(1, (0..100).map(|id| (id, format!(" w{id}"))).collect()).unwrap();
-        let hasher = Hasher::with_root(Algorithm::Sha256Cbor, DEFAULT_ROOT, ExtraKeyShape::Tagged);
-        Self {
-            scheduler: Scheduler::new(limits, StepCost::default(), generator, hasher),
-            now: Instant::now(),
-            produced: BTreeMap::new(),
-            batches: Vec::new(),
-        }
-    }
-
-    fn add(&mut self, prompt: &[u32], max_tokens: u32) -> RequestId {
-        self.scheduler.add(request(prompt, Some(max_tokens)), self.now).unwrap()
-    }
-
-    /// Runs one step; how long it took, or `None` where there was nothing to do.
-    fn step(&mut self) -> Option<Duration> {
-        let end = self.scheduler.start_step(self.now)?;
-        let took = end - self.now;
-        self.now = end;
-        let outcome = self.scheduler.end_step(end);
-        for produced in outcome.produced {
-            self.produced.entry(produced.request).or_default().push(produced);
-        }
-        if !outcome.events.is_empty() {
-            self.batches.push(outcome.events);
-        }
-        Some(took)
-    }
-
-    fn run(&mut self) {
-        for _ in 0..10_000 {
-            if self.step().is_none() {
-                return;
-            }
-        }
-        panic!("the engine still has work after 10,000 steps");
-    }
-
-    fn cached(&self, id: RequestId) -> usize {
-        self.produced[&id][0].cached_tokens
-    }
-
-    fn tokens(&self, id: RequestId) -> Vec<u32> {
-        self.produced[&id].iter().map(|produced| produced.token).collect()
-    }
-}
-
-fn request(prompt: &[u32], max_tokens: Option<u32>) -> NewRequest {
-    NewRequest { prompt: prompt.to_vec(), salt: None, sample: 0, max_tokens, reads_cache: true }
-}
-
-fn prompt(from: u32, len: u32) -> Vec<u32> {
-    (from..from + len).collect()
-}
+use world::{LIMITS, World, prompt, request};
 
 #[test]
 fn an_answer_has_as_many_tokens_as_asked_and_then_the_engine_is_idle() {
@@ -214,7 +137,7 @@ fn a_hit_is_not_read_where_the_request_forbids_it() {
     world.run();
     assert_eq!(world.cached(blind), 0);
     // Every block of it is a second copy.
-    assert!(world.scheduler.pool().copies().values().all(|copies| *copies == 2));
+    assert!(world.scheduler.pool().copies(0).values().all(|copies| *copies == 2));
 }
 
 #[test]

@@ -1,0 +1,68 @@
+//! Routes that say what an engine would be sent: the prompt's very tokens.
+
+use axum::{Json, body::Bytes, extract::State};
+use kvpick_core::request::Api;
+use serde_json::{Value, json};
+
+use super::{
+    App,
+    answer::{Prepared, prepare},
+    error::ApiError,
+    models::object,
+};
+use crate::engine::version::RenderForm;
+
+pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    render(app, Api::ChatCompletions, body).await
+}
+
+pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    render(app, Api::Completions, body).await
+}
+
+async fn render(app: App, api: Api, body: Bytes) -> Result<Json<Value>, ApiError> {
+    let prepared = prepare(&app, api, body.clone()).await?;
+    let fields = object(&body)?;
+    let mut rendered: Vec<Value> = match app.shown.version.render() {
+        RenderForm::Request => {
+            prepared.prompts.iter().map(|prompt| request(&app, &prepared, &fields, prompt)).collect()
+        }
+        RenderForm::Absent | RenderForm::Prompts => {
+            prepared.prompts.iter().map(|prompt| engine_prompt(&app, &prepared, prompt)).collect()
+        }
+    };
+    Ok(Json(match (api, app.shown.version.render()) {
+        (Api::Completions, _) => Value::Array(rendered),
+        (Api::ChatCompletions, RenderForm::Request) => rendered.pop().unwrap_or_default(),
+        (Api::ChatCompletions, _) => json!([fields["messages"], rendered]),
+    }))
+}
+
+/// As since 0.18.
+fn request(app: &App, prepared: &Prepared, fields: &Value, prompt: &[u32]) -> Value {
+    let request = &prepared.request;
+    json!({
+        "request_id": app.answer_id(request.api),
+        "token_ids": prompt,
+        "features": null,
+        "sampling_params": {
+            "n": request.n, "max_tokens": request.max_tokens, "temperature": fields.get("temperature"),
+            "top_p": fields.get("top_p"),
+        },
+        "model": prepared.model_name(app),
+        "stream": request.stream,
+        "stream_options": fields.get("stream_options"),
+        "cache_salt": request.cache_salt,
+        "priority": 0,
+        "kv_transfer_params": null,
+    })
+}
+
+/// As until 0.17.
+fn engine_prompt(app: &App, prepared: &Prepared, prompt: &[u32]) -> Value {
+    let mut it = json!({"prompt_token_ids": prompt, "prompt": app.prompter.decode(prompt)});
+    if let Some(salt) = &prepared.request.cache_salt {
+        it["cache_salt"] = json!(salt);
+    }
+    it
+}
