@@ -11,7 +11,7 @@ use super::{
     announce::Adapter,
     attention::Attention,
     cost::StepCost,
-    publisher::Endpoints,
+    publisher::{DEFAULT_BUFFER_STEPS, Endpoints},
     version::Version,
     wire::{Encoding, HashForm},
 };
@@ -40,6 +40,9 @@ pub struct Args {
     /// First frame of every event message.
     #[arg(long, default_value = "")]
     topic: String,
+    /// Batches of events that are kept for replay.
+    #[arg(long, value_name = "BATCHES", default_value_t = DEFAULT_BUFFER_STEPS)]
+    buffer_steps: usize,
     /// The version of vLLM that is imitated [default: 0.32].
     #[arg(long, value_enum)]
     vllm_version: Option<Version>,
@@ -119,7 +122,12 @@ impl From<Args> for Config {
             },
             tokenizer: args.tokenizer,
             listen: args.listen,
-            endpoints: Endpoints { events: args.events, replay: args.replay, topic: args.topic },
+            endpoints: Endpoints {
+                events: args.events,
+                replay: args.replay,
+                topic: args.topic,
+                buffer_steps: args.buffer_steps,
+            },
             encoding: args.encoding,
             hashes: args.hashes,
             algorithm: args.algorithm,

@@ -10,7 +10,7 @@ use super::{
     cost::StepCost,
     limits::Limits,
     model::ModelError,
-    publisher::{EndpointError, Endpoints},
+    publisher::{DEFAULT_BUFFER_STEPS, EndpointError, Endpoints},
     version::Version,
     wire::{Encoding, HashForm},
 };
@@ -70,7 +70,12 @@ impl Config {
             adapters: Vec::new(),
             tokenizer,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            endpoints: Endpoints { events: anywhere.clone(), replay: Some(anywhere), topic: String::new() },
+            endpoints: Endpoints {
+                events: anywhere.clone(),
+                replay: Some(anywhere),
+                topic: String::new(),
+                buffer_steps: DEFAULT_BUFFER_STEPS,
+            },
             version: Version::default(),
             encoding: None,
             hashes: HashForm::default(),

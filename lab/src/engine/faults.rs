@@ -26,6 +26,9 @@
 //! | `fail` | the next requests to `/v1/` get an error at once |
 //! | `reset` | the next streamed answers end with a reset of the connection after so many events |
 //! | `heal` | ends `hang`, `slow-steps`, `slow-streams`, and what of the others is still to come |
+//!
+//! After `restart` the new engine's steps, events and hashes are as they should be, also where the old one had died;
+//! what is wrong with HTTP stays.
 
 pub mod command;
 

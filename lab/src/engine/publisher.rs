@@ -24,6 +24,8 @@ pub struct Endpoints {
     pub replay: Option<String>,
     /// First frame of every message.
     pub topic: String,
+    /// Batches kept for replay.
+    pub buffer_steps: usize,
 }
 
 /// Where the batches of one rank go.
@@ -37,6 +39,8 @@ pub struct RankEndpoints {
     pub replay: Option<String>,
     /// First frame of every message.
     pub topic: String,
+    /// Batches kept for replay.
+    pub buffer_steps: usize,
 }
 
 /// Why there is no publisher.
@@ -76,6 +80,7 @@ impl Endpoints {
             binds: is_bound(&self.events),
             replay: self.replay.as_deref().map(|endpoint| shifted(endpoint, rank)).transpose()?,
             topic: self.topic.clone(),
+            buffer_steps: self.buffer_steps,
         })
     }
 }
@@ -113,8 +118,7 @@ impl Publisher {
             ..endpoints.clone()
         };
         let gate = Arc::<Gate>::default();
-        let topic = endpoints.topic.clone().into_bytes();
-        let worker = Worker::new(encoder, version.replays_topic(), topic, live, replay);
+        let worker = Worker::new(encoder, version.replays_topic(), &resolved, live, replay);
         let passes = Arc::clone(&gate);
         let thread = std::thread::Builder::new()
             .name("zmq-publisher".to_owned())
@@ -231,8 +235,8 @@ pub(super) const MAX_QUEUED: usize = 100_000;
 /// Messages queued per subscriber before PUB drops: vLLM's `hwm`.
 pub(super) const PUB_HIGH_WATER_MARK: i32 = 100_000;
 
-/// Batches kept for replay: vLLM's `buffer_steps`.
-pub(super) const MAX_KEPT: usize = 10_000;
+/// Batches kept for replay unless it is set otherwise: vLLM's `buffer_steps`.
+pub const DEFAULT_BUFFER_STEPS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {

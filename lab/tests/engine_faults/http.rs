@@ -121,7 +121,7 @@ async fn refuse_closes_the_port_for_a_time() {
     let mut line = String::new();
     open.0.read_line(&mut line).await.unwrap();
     assert_eq!(line, "HTTP/1.1 200 OK\r\n");
-    world.fault(&json!({"fault": "refuse", "seconds": 1, "reset_open": true})).await;
+    world.fault(&json!({"fault": "refuse", "seconds": 2, "reset_open": true})).await;
     let (_, end) = open.read_all().await;
     assert_eq!(end.expect_err("a reset").kind(), ErrorKind::ConnectionReset);
     // The listener hears of it at once, but after the answer.
@@ -234,6 +234,10 @@ async fn die_ends_answers_and_shows_in_health() {
     let (status, _) = world.post("/v1/completions", &json!({"prompt": "hello"})).await;
     assert_eq!(status, 503);
     assert_eq!(world.get("/version").await, r#"{"version":"0.32.0"}"#, "the server itself lives");
+    world.fault(&json!({"fault": "heal"})).await;
+    assert_eq!(world.status("/health").await, 503, "only another engine helps");
+    world.fault(&json!({"fault": "restart"})).await;
+    assert_eq!(world.status("/health").await, 200);
     world.engine.stop().await;
 }
 

@@ -14,7 +14,7 @@ use kvpick_lab::engine::Config;
 use kvpick_proto::naming::{Algorithm, DEFAULT_ROOT, ExtraKeyShape, Hasher};
 use serde_json::{Value, json};
 
-use self::world::{World, cached, config, long_text};
+use self::world::{PATIENCE, World, cached, config, long_text};
 
 /// Announces a batch: a prompt of two blocks that nobody sent before.
 async fn announce(world: &World, number: u32) {
@@ -57,6 +57,19 @@ async fn gap_leaves_one_that_no_replay_fills() {
 }
 
 #[tokio::test]
+async fn gap_also_opens_when_more_is_published_than_is_kept() {
+    let mut config = config();
+    config.endpoints.buffer_steps = 2;
+    let world = World::start(config).await;
+    let next = world.listen().await;
+    for number in 0..3 {
+        announce(&world, number).await;
+    }
+    assert_eq!(sequences(world.replay(next)), [Some(next + 1), Some(next + 2), None]);
+    world.engine.stop().await;
+}
+
+#[tokio::test]
 async fn hang_events_holds_them_back_until_it_heals() {
     let world = World::start(config()).await;
     let next = world.listen().await;
@@ -79,7 +92,7 @@ async fn hang_events_does_not_keep_an_engine_from_stopping() {
     let world = World::start(config()).await;
     world.fault(&json!({"fault": "hang", "what": "events"})).await;
     announce(&world, 0).await;
-    tokio::time::timeout(world::PATIENCE, world.engine.stop()).await.expect("it stops");
+    tokio::time::timeout(PATIENCE, world.engine.stop()).await.expect("it stops");
 }
 
 #[tokio::test]
@@ -159,6 +172,7 @@ async fn restart_begins_again_on_the_same_ports_with_nothing_held() {
     while !world.hears_something() {
         announce(&world, number).await;
         number += 1;
+        assert!(number < 1000, "the new engine is not heard");
     }
     assert!(world.hear().0.sequence < u64::from(number));
     world.engine.stop().await;
@@ -186,9 +200,8 @@ async fn die_of_one_rank_leaves_the_others() {
     assert_eq!(status, 400, "{answer}");
     let (status, _) = world.post("/lab/faults?rank=1", &fault).await;
     assert_eq!(status, 200);
-    while world.status("/health").await == 200 {
-        tokio::task::yield_now().await;
-    }
+    let dies = async { while world.status("/health").await == 200 {} };
+    tokio::time::timeout(PATIENCE, dies).await.expect("a dead rank shows in health");
     let ask = |rank: &'static str| {
         let body: Value = json!({"prompt": "hello", "max_tokens": 1});
         world.http.post(world.url("/v1/completions")).header("X-data-parallel-rank", rank).json(&body).send()

@@ -107,3 +107,25 @@ async fn rank_r_connects_to_the_port_plus_r_and_says_so() {
     );
     engine.stop().await;
 }
+
+#[tokio::test]
+async fn ranks_that_bind_publish_at_ports_of_their_own() {
+    let engine = Engine::start(Config { ranks: 2, ..config() }).await.unwrap();
+    let (context, http) = (zmq::Context::new(), reqwest::Client::builder().no_proxy().build().unwrap());
+    for (rank, endpoints) in (0u32..).zip(engine.endpoints()) {
+        let socket = context.socket(zmq::SUB).unwrap();
+        socket.set_subscribe(b"").unwrap();
+        socket.connect(&endpoints.events).unwrap();
+        let mut number = 0;
+        while socket.poll(zmq::POLLIN, 50).unwrap() == 0 {
+            let body = json!({"prompt": vec![number; 17], "max_tokens": 1});
+            let request = http.post(format!("http://{}/v1/completions", engine.http())).json(&body);
+            request.header("X-data-parallel-rank", rank.to_string()).send().await.unwrap();
+            number += 1;
+            assert!(number < 1000, "rank {rank} is not heard");
+        }
+        let message = Message::live(socket.recv_multipart(0).unwrap()).unwrap();
+        assert_eq!(Batch::decode(&message.payload).unwrap().rank, Some(rank));
+    }
+    engine.stop().await;
+}

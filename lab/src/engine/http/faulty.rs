@@ -26,7 +26,7 @@ use super::{
     listener::{self, Connection},
 };
 use crate::engine::{
-    driver::Disturbance,
+    driver::{Disturbance, SubmitError},
     faults::{Fault, Part},
     life::Life,
 };
@@ -171,10 +171,14 @@ impl App {
         let disturb = |disturbance: Disturbance| {
             for (number, handle) in life.ranks.iter().enumerate() {
                 if rank.is_none_or(|rank| rank == number) {
-                    handle.disturb(disturbance.clone())?;
+                    match handle.disturb(disturbance.clone()) {
+                        // Nothing more can go wrong with the dead.
+                        Ok(()) | Err(SubmitError::Stopped) => (),
+                        Err(error) => return Err(ApiError::from(error)),
+                    }
                 }
             }
-            Ok::<(), ApiError>(())
+            Ok(())
         };
         let faulty = &self.faulty;
         match fault {

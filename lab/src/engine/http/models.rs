@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::{App, blocking, error::ApiError};
 use crate::engine::{
     driver::Handle,
-    publisher::{MAX_KEPT, MAX_QUEUED, PUB_HIGH_WATER_MARK},
+    publisher::{MAX_QUEUED, PUB_HIGH_WATER_MARK},
 };
 
 /// Cards of the model under each of its names, then of the adapters.
@@ -23,7 +23,12 @@ pub(super) async fn models(State(app): State<App>) -> Json<Value> {
     let card = |id: &str, root: &str, parent: Value, max_model_len: Value| {
         json!({
             "id": id, "object": "model", "created": created, "owned_by": "vllm", "root": root, "parent": parent,
-            "max_model_len": max_model_len, "permission": [],
+            "max_model_len": max_model_len, "permission": [{
+                "id": format!("modelperm-{id}"), "object": "model_permission", "created": created,
+                "allow_create_engine": false, "allow_sampling": true, "allow_logprobs": true,
+                "allow_search_indices": false, "allow_view": true, "allow_fine_tuning": false, "organization": "*",
+                "group": null, "is_blocking": false,
+            }],
         })
     };
     let base = &shown.models[0];
@@ -90,7 +95,7 @@ pub(super) async fn event_sources(State(app): State<App>) -> Json<Value> {
     let sources = life.endpoints.iter().enumerate().map(|(rank, endpoints)| {
         let source = json!({
             "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": endpoints.events,
-            "replay_endpoint": endpoints.replay, "buffer_steps": MAX_KEPT, "hwm": PUB_HIGH_WATER_MARK,
+            "replay_endpoint": endpoints.replay, "buffer_steps": endpoints.buffer_steps, "hwm": PUB_HIGH_WATER_MARK,
             "max_queue_size": MAX_QUEUED, "topic": endpoints.topic,
         });
         (rank.to_string(), source)

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Encoder, Event, Garbage, MAX_KEPT};
+use super::{Encoder, Event, Garbage, RankEndpoints};
 
 /// What the thread is told to do, in order.
 #[derive(Debug)]
@@ -65,20 +65,30 @@ pub(super) struct Worker {
     replay: Option<zmq::Socket>,
     sequence: u64,
     kept: VecDeque<(u64, Vec<u8>)>,
+    most_kept: usize,
     /// Batches that are still to be lost, and whether replay loses them too.
     to_lose: (u64, bool),
 }
 
 impl Worker {
-    pub(super) const fn new(
+    pub(super) fn new(
         encoder: Encoder,
         replays_topic: bool,
-        topic: Vec<u8>,
+        endpoints: &RankEndpoints,
         live: zmq::Socket,
         replay: Option<zmq::Socket>,
     ) -> Self {
-        let kept = VecDeque::new();
-        Self { encoder, replays_topic, topic, live, replay, sequence: 0, kept, to_lose: (0, false) }
+        Self {
+            encoder,
+            replays_topic,
+            topic: endpoints.topic.clone().into_bytes(),
+            live,
+            replay,
+            sequence: 0,
+            kept: VecDeque::new(),
+            most_kept: endpoints.buffer_steps,
+            to_lose: (0, false),
+        }
     }
 
     pub(super) fn run(mut self, orders: &Receiver<Order>, gate: &Gate) {
@@ -115,10 +125,10 @@ impl Worker {
         if is_lost && forgotten {
             self.kept.clear();
         } else {
-            if self.kept.len() == MAX_KEPT {
+            self.kept.push_back((self.sequence, payload));
+            if self.most_kept < self.kept.len() {
                 self.kept.pop_front();
             }
-            self.kept.push_back((self.sequence, payload));
         }
         self.sequence += 1;
     }
