@@ -6,7 +6,7 @@ use kvpick_lab::engine::{
     announce::{Event, Stored},
     attention::{Attention, Hit},
     limits::Limits,
-    pool::{BlockId, Pool, Reuse},
+    pool::{BlockId, Pool},
     sequence::{Origin, Sequence},
     version::Version,
 };
@@ -143,11 +143,10 @@ struct World {
 
 impl World {
     fn new(attention: Attention, version: Version) -> Self {
-        let reuse = if version == Version::V0_16 { Reuse::Queued } else { Reuse::EmptyFirst };
         let groups = attention.groups().iter().map(|_| BTreeMap::new()).collect();
         Self {
             limits: limits(attention, version),
-            pool: Pool::new(NUM_BLOCKS, reuse),
+            pool: Pool::new(NUM_BLOCKS),
             hasher: hasher(),
             live: Vec::new(),
             listener: Listener { groups },
@@ -256,7 +255,12 @@ proptest! {
     fn what_is_announced_is_what_is_held(
         steps in steps(),
         attention in prop_oneof![Just(Attention::Full), Just(HYBRID)],
-        version in prop_oneof![Just(Version::V0_16), Just(Version::V0_24), Just(Version::V0_32)],
+        version in prop_oneof![
+            Just(Version::V0_16),
+            Just(Version::V0_23),
+            Just(Version::V0_24),
+            Just(Version::V0_32)
+        ],
     ) {
         let mut world = World::new(attention, version);
         for step in &steps {

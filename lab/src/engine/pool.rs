@@ -5,7 +5,7 @@
 //! - A block that nobody uses keeps its hash and its content until it is allocated again; only then is it
 //!   [`Event::Removed`]. Freeing announces nothing.
 //! - Free blocks are taken least recently used first. Blocks without a hash hold nothing worth keeping and go first,
-//!   but in old versions ([`Reuse`]).
+//!   but in old versions of vLLM ([`Reuse`]).
 //! - Block 0 is a placeholder that is never allocated: one block less than the pool has can be used.
 
 use std::collections::{BTreeMap, HashMap};
@@ -29,13 +29,12 @@ impl BlockId {
     }
 }
 
-/// In which order blocks are reused that were freed together.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+/// When freed blocks are reused that hold nothing. Those that hold something always come after all that are free.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reuse {
-    /// Those without a hash before everything that is free; the others after it.
-    #[default]
+    /// Before all that are free.
     EmptyFirst,
-    /// All after everything that is free.
+    /// After all that are free, among the others.
     Queued,
 }
 
@@ -44,7 +43,6 @@ pub enum Reuse {
 pub struct Pool {
     blocks: Vec<Block>,
     free: FreeQueue,
-    reuse: Reuse,
     /// Copies of each group's hashes in the order in which they were registered; a hit takes the first.
     held: HashMap<Key, Vec<BlockId>>,
     events: Vec<Event>,
@@ -62,7 +60,7 @@ type Key = (usize, Digest);
 impl Pool {
     /// A pool of `num_blocks` physical blocks, the placeholder included. At least 2, or nothing can ever be allocated.
     #[must_use]
-    pub fn new(num_blocks: u32, reuse: Reuse) -> Self {
+    pub fn new(num_blocks: u32) -> Self {
         let mut free = FreeQueue::new(num_blocks);
         for block in 1..num_blocks {
             free.push_tail(BlockId(block));
@@ -70,7 +68,6 @@ impl Pool {
         Self {
             blocks: vec![Block::default(); num_blocks as usize],
             free,
-            reuse,
             held: HashMap::new(),
             events: Vec::new(),
         }
@@ -152,14 +149,14 @@ impl Pool {
     ///
     /// They are queued from the tail of the sequence, so that its end is given away before its beginning, which other
     /// sequences are more likely to share.
-    pub fn free(&mut self, blocks: impl DoubleEndedIterator<Item = BlockId>) {
+    pub fn free(&mut self, blocks: impl DoubleEndedIterator<Item = BlockId>, reuse: Reuse) {
         let mut empty = Vec::new();
         for block in blocks.rev() {
             let it = &mut self.blocks[block.index()];
             debug_assert!(0 < it.users, "{block:?} is used by nobody");
             it.users -= 1;
             if it.users == 0 {
-                if it.key.is_none() && self.reuse == Reuse::EmptyFirst {
+                if it.key.is_none() && reuse == Reuse::EmptyFirst {
                     empty.push(block);
                 } else {
                     self.free.push_tail(block);
@@ -243,17 +240,17 @@ mod tests {
 
     /// A pool in which one sequence registered these hashes and was freed.
     fn pool_with(num_blocks: u32, hashes: &[Digest]) -> Pool {
-        let mut pool = Pool::new(num_blocks, Reuse::default());
+        let mut pool = Pool::new(num_blocks);
         let blocks = pool.allocate(hashes.len()).unwrap();
         pool.register(&blocks, stored(hashes));
-        pool.free(blocks.into_iter());
+        pool.free(blocks.into_iter(), Reuse::EmptyFirst);
         let _ = pool.take_events();
         pool
     }
 
     #[test]
     fn one_block_is_never_allocated() {
-        let mut pool = Pool::new(4, Reuse::default());
+        let mut pool = Pool::new(4);
         assert_eq!(pool.usable(), 3);
         assert!(pool.allocate(4).is_none());
         assert!(!pool.allocate(3).unwrap().contains(&BlockId(0)));
@@ -272,9 +269,9 @@ mod tests {
     #[test]
     fn blocks_that_hold_nothing_go_first_but_in_old_versions() {
         for (reuse, evicted) in [(Reuse::EmptyFirst, vec![]), (Reuse::Queued, vec![removed(1)])] {
-            let mut pool = Pool { reuse, ..pool_with(4, &[hash(1)]) };
+            let mut pool = pool_with(4, &[hash(1)]);
             let empty = pool.allocate(2).unwrap();
-            pool.free(empty.into_iter());
+            pool.free(empty.into_iter(), reuse);
             pool.allocate(2).unwrap();
             assert_eq!(pool.take_events(), evicted, "{reuse:?}");
         }
@@ -294,7 +291,7 @@ mod tests {
 
     #[test]
     fn each_copy_is_announced_for_itself() {
-        let mut pool = Pool::new(3, Reuse::default());
+        let mut pool = Pool::new(3);
         let first = pool.allocate(1).unwrap();
         pool.register(&first, stored(&[hash(1)]));
         let second = pool.allocate(1).unwrap();
@@ -302,7 +299,7 @@ mod tests {
         assert_eq!(pool.take_events().len(), 2);
         assert_eq!(pool.get(0, &hash(1)), Some(first[0]));
 
-        pool.free(first.into_iter());
+        pool.free(first.into_iter(), Reuse::EmptyFirst);
         pool.allocate(1).unwrap();
         assert_eq!(pool.take_events(), [removed(1)]);
         assert_eq!(pool.get(0, &hash(1)), Some(second[0]));
@@ -328,7 +325,7 @@ mod tests {
         let used = pool.get(0, &hash(1)).unwrap();
         pool.touch(used);
         assert!(!pool.reset());
-        pool.free([used].into_iter());
+        pool.free([used].into_iter(), Reuse::EmptyFirst);
         assert!(pool.reset());
         assert_eq!(pool.take_events(), [Event::Cleared]);
         assert!(pool.copies(0).is_empty());

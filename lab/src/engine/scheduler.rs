@@ -19,7 +19,7 @@ use super::{
     attention::Hit,
     cost::{StepCost, StepWork},
     generate::{Answer, Generator},
-    pool::{Pool, Reuse},
+    pool::Pool,
     sequence::{Origin, Sequence},
 };
 pub use super::{
@@ -87,14 +87,12 @@ impl Scheduler {
     /// An idle engine with nothing held.
     #[must_use]
     pub fn new(limits: Limits, cost: StepCost, generator: Generator, hasher: Hasher) -> Self {
-        let empty_first = limits.version.reuses_empty_blocks_first();
-        let reuse = if empty_first { Reuse::EmptyFirst } else { Reuse::Queued };
         Self {
             limits,
             cost,
             generator,
             hasher,
-            pool: Pool::new(limits.num_blocks, reuse),
+            pool: Pool::new(limits.num_blocks),
             next_id: 0,
             requests: BTreeMap::new(),
             running: Vec::new(),

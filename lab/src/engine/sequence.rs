@@ -188,7 +188,7 @@ impl Sequence {
     /// Frees all blocks; the tokens stay, so the sequence can be computed again.
     pub fn release(&mut self, pool: &mut Pool) {
         for group in &mut self.groups {
-            pool.free(group.table.drain(..).flatten());
+            pool.free(group.table.drain(..).flatten(), self.limits.version.reuse(group.kind));
             group.registered = 0;
         }
         self.computed = 0;
@@ -230,7 +230,7 @@ impl Sequence {
         for group in &mut self.groups {
             let behind = group.kind.blocks_left_behind(computed, block_size).min(group.table.len());
             let left: Vec<BlockId> = group.table[..behind].iter_mut().filter_map(Option::take).collect();
-            pool.free(left.into_iter());
+            pool.free(left.into_iter(), self.limits.version.reuse(group.kind));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use kvpick_proto::naming::{Algorithm, DEFAULT_ROOT, ExtraKeyShape};
 
-use super::wire::Encoding;
+use super::{attention::Group, pool::Reuse, wire::Encoding};
 
 /// A version of vLLM. Later ones compare as greater.
 #[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd, clap::ValueEnum)]
@@ -118,10 +118,13 @@ impl Version {
         matches!(self, Self::V0_32)
     }
 
-    /// Whether freed blocks that hold nothing are reused before all others, instead of queueing with them.
+    /// When freed blocks of such a group are reused that hold nothing.
     #[must_use]
-    pub const fn reuses_empty_blocks_first(self) -> bool {
-        matches!(self, Self::V0_23 | Self::V0_24 | Self::V0_32)
+    pub const fn reuse(self, group: Group) -> Reuse {
+        match (self, group) {
+            (Self::V0_11 | Self::V0_16, _) | (Self::V0_23, Group::Full) => Reuse::Queued,
+            (Self::V0_23, Group::Window(_)) | (Self::V0_24 | Self::V0_32, _) => Reuse::EmptyFirst,
+        }
     }
 
     /// Whether a request is admitted only where its whole prompt fits, instead of what the next step computes of it.
