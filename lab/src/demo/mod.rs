@@ -100,7 +100,7 @@ impl Setup {
     }
 }
 
-/// Speed of the engines, a mid-size GPU being 1.
+/// Speed of the engines, an NVIDIA L40S being 1.
 const SPEED: f64 = 1.0;
 
 /// Blocks that a workload fills when each is kept once.

@@ -38,16 +38,6 @@ impl Attention {
             Self::Hybrid { window } => vec![Group::Window(window), Group::Full],
         }
     }
-
-    /// The kind of the group with that number, as far as there is one.
-    #[must_use]
-    pub const fn group(self, number: usize) -> Option<Group> {
-        match (self, number) {
-            (Self::Full, 0) | (Self::Hybrid { .. }, 1) => Some(Group::Full),
-            (Self::Hybrid { window }, 0) => Some(Group::Window(window)),
-            _ => None,
-        }
-    }
 }
 
 impl Group {
@@ -138,8 +128,10 @@ fn leading_run(pool: &Pool, group: usize, hashes: &[Digest]) -> Vec<Option<Block
     hashes.iter().map_while(|hash| pool.get(group, hash).map(Some)).collect()
 }
 
-/// The longest leading part of `hashes` whose last `needed` blocks are held.
+/// The longest leading part of `hashes` whose last `needed` blocks are held. A window of the token alone needs none, but
+/// a hit ends with a block that is held all the same.
 fn window_run(pool: &Pool, group: usize, hashes: &[Digest], needed: usize) -> Vec<Option<BlockId>> {
+    let needed = needed.max(1);
     let mut run = vec![None; hashes.len()];
     let mut held = 0;
     for (i, hash) in hashes.iter().enumerate().rev() {
@@ -153,4 +145,41 @@ fn window_run(pool: &Pool, group: usize, hashes: &[Digest], needed: usize) -> Ve
     // All from the beginning, fewer than the window.
     run.truncate(held);
     run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(tokens: u32) -> Group {
+        Group::Window(NonZeroU32::new(tokens).unwrap())
+    }
+
+    #[test]
+    fn a_window_leaves_whole_blocks_behind() {
+        // The token after 20 others attends to 11 to 20 and itself: blocks 0 and 1 of four tokens are passed.
+        assert_eq!(window(10).blocks_left_behind(20, 4), 2);
+        assert_eq!(window(10).blocks_left_behind(16, 4), 1);
+        assert_eq!(window(10).blocks_left_behind(9, 4), 0);
+        assert_eq!(Group::Full.blocks_left_behind(1000, 4), 0);
+    }
+
+    #[test]
+    fn a_window_keeps_the_blocks_before_each_end() {
+        let kept =
+            |ends: &[usize]| (0..8).filter(|block| window(10).keeps(*block, ends, 4)).collect::<Vec<_>>();
+        // Nine tokens before the end, in three blocks; an end within a block is that block's begin.
+        assert_eq!(kept(&[32]), [5, 6, 7]);
+        assert_eq!(kept(&[31, 0]), [4, 5, 6]);
+        assert_eq!(kept(&[31, 12]), [0, 1, 2, 4, 5, 6]);
+        assert_eq!(kept(&[3]), [0; 0]);
+        assert!((0..8).all(|block| Group::Full.keeps(block, &[], 4)));
+    }
+
+    #[test]
+    fn a_sequence_holds_a_window_and_what_a_step_computes() {
+        assert_eq!(window(10).most_blocks(64, 400, 4), Some(20));
+        assert_eq!(window(10).most_blocks(64, 40, 4), Some(11));
+        assert_eq!(Group::Full.most_blocks(64, 400, 4), None);
+    }
 }

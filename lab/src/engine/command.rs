@@ -83,7 +83,7 @@ pub struct Args {
     /// Most tokens of prompt and answer [default: 40960, or what the blocks hold].
     #[arg(long)]
     max_model_len: Option<u32>,
-    /// How many times as fast as one mid-size GPU with a model of 8 billion parameters.
+    /// How many times as fast as one NVIDIA L40S with Llama 3.1 8B.
     #[arg(long, default_value_t = 1.0)]
     speed: f64,
     /// What answers depend on besides the prompt.
