@@ -28,7 +28,8 @@
 //! | `heal` | ends `hang`, `slow-steps`, `slow-streams`, and what of the others is still to come |
 //!
 //! After `restart` the new engine's steps, events and hashes are as they should be, also where the old one had died;
-//! what is wrong with HTTP stays.
+//! what is wrong with HTTP stays. With `--down-seconds` the HTTP port is closed for a time, as with a new process. Of
+//! `drop-events` and `gap` the later one counts.
 
 pub mod command;
 
@@ -50,7 +51,12 @@ pub enum Fault {
         what: Part,
     },
     /// Starts another engine in the place of this one.
-    Restart,
+    Restart {
+        /// Closes the HTTP port for so many seconds, as a new process does that loads its model.
+        #[arg(long, default_value_t = 0.0)]
+        #[serde(default)]
+        down_seconds: f64,
+    },
     /// Makes steps slower, or faster.
     SlowSteps {
         /// How many times as long they take; above 0.
@@ -155,7 +161,9 @@ impl Fault {
             Self::SlowSteps { factor } if !(factor.is_finite() && 0.0 < *factor) => {
                 Err("factor: want a number above 0")
             }
-            Self::Refuse { seconds, .. } if !(0.0..=LONGEST_REFUSAL_S).contains(seconds) => {
+            Self::Refuse { seconds, .. } | Self::Restart { down_seconds: seconds }
+                if !(0.0..=LONGEST_REFUSAL_S).contains(seconds) =>
+            {
                 Err("seconds: want 0 to 3600")
             }
             Self::Fail { status, .. } if !(400..600).contains(status) => Err("status: want 400 to 599"),
@@ -204,6 +212,8 @@ mod tests {
     #[test]
     fn a_line_and_json_say_the_same() {
         check("crash", r#"{"fault": "crash"}"#);
+        check("restart", r#"{"fault": "restart"}"#);
+        check("restart --down-seconds 2", r#"{"fault": "restart", "down_seconds": 2}"#);
         check("hang", r#"{"fault": "hang"}"#);
         check("hang events", r#"{"fault": "hang", "what": "events"}"#);
         check("slow-steps 2.5", r#"{"fault": "slow-steps", "factor": 2.5}"#);

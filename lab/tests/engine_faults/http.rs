@@ -124,19 +124,34 @@ async fn refuse_closes_the_port_for_a_time() {
     world.fault(&json!({"fault": "refuse", "seconds": 2, "reset_open": true})).await;
     let (_, end) = open.read_all().await;
     assert_eq!(end.expect_err("a reset").kind(), ErrorKind::ConnectionReset);
-    // The listener hears of it at once, but after the answer.
+    until_refused_and_back(&world).await;
+    world.engine.stop().await;
+}
+
+#[tokio::test]
+async fn restart_can_close_the_port_for_a_time() {
+    let world = World::start(config()).await;
+    let body = json!({"prompt": vec![9; 17], "max_tokens": 1});
+    world.ask("/v1/completions", &body).await;
+    world.fault(&json!({"fault": "restart", "down_seconds": 2})).await;
+    until_refused_and_back(&world).await;
+    assert_eq!(world.metric("lab:event_batches_total").await, 0.0, "it is another engine");
+    world.engine.stop().await;
+}
+
+/// Waits until the port is closed, which is a moment after the answer to the command, and open again.
+async fn until_refused_and_back(world: &World) {
     let refused = async {
         loop {
-            if let Err(error) = RawClient::connect(&world).await {
+            if let Err(error) = RawClient::connect(world).await {
                 return error.kind();
             }
         }
     };
     assert_eq!(timeout(PATIENCE, refused).await.expect("it refuses"), ErrorKind::ConnectionRefused);
-    let accepted = async { while RawClient::connect(&world).await.is_err() {} };
+    let accepted = async { while RawClient::connect(world).await.is_err() {} };
     timeout(PATIENCE, accepted).await.expect("it listens again");
     assert_eq!(world.status("/health").await, 200);
-    world.engine.stop().await;
 }
 
 #[tokio::test]

@@ -147,6 +147,11 @@ async fn server_info_says_how_the_engine_is_set_up() {
     let text: Value = serde_json::from_str(&world.get("/server_info").await).unwrap();
     assert!(text["vllm_config"].is_string());
     world.engine.stop().await;
+
+    let world = World::start(Config { version: Version::V0_11, ..config() }).await;
+    let info: Value = serde_json::from_str(&world.get("/server_info?config_format=json").await).unwrap();
+    assert_eq!(info.as_object().unwrap().keys().collect::<Vec<_>>(), ["vllm_config"]);
+    world.engine.stop().await;
 }
 
 #[tokio::test]

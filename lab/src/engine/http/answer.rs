@@ -140,7 +140,8 @@ impl App {
     }
 }
 
-/// An answer under way: choices `0..n` are those to the first prompt, and so on.
+/// An answer under way: choices `0..n` are those to the first prompt, and so on. One rank computes all of them, where
+/// vLLM chooses one for each.
 pub(super) struct Answer {
     pub(super) shape: Shape,
     pub(super) generator: Arc<Generator>,

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{App, error::ApiError};
+use crate::engine::version::Version;
 
 /// 503 when the engine behind the server is dead; the body is empty either way.
 pub(super) async fn health(State(app): State<App>) -> StatusCode {
@@ -21,7 +22,7 @@ pub(super) struct ConfigFormat {
     config_format: Option<String>,
 }
 
-/// The configuration, as far as others read it here.
+/// The configuration, as far as others read it here. The oldest version does not tell its environment.
 pub(super) async fn server_info(
     State(app): State<App>,
     Query(query): Query<ConfigFormat>,
@@ -51,6 +52,9 @@ pub(super) async fn server_info(
         None | Some("text") => Value::String(config.to_string()),
         Some(_) => return Err(ApiError::bad_request("config_format: want text or json", "config_format")),
     };
+    if shown.version == Version::V0_11 {
+        return Ok(Json(json!({"vllm_config": config})));
+    }
     Ok(Json(json!({
         "vllm_config": config,
         "vllm_env": {
@@ -79,7 +83,8 @@ pub(super) struct Sleep {
     mode: Option<String>,
 }
 
-/// `level` 0 pauses, 1 and 2 reset the cache too. `mode` says what becomes of requests: `abort` or `keep`.
+/// `level` 0 pauses, 1 and 2 reset the cache too. `mode` says what becomes of requests: with `abort` their answers
+/// break off, with `keep` they go on after the sleep. vLLM's `wait` is not imitated.
 pub(super) async fn sleep(State(app): State<App>, Query(query): Query<Sleep>) -> Result<Response, ApiError> {
     let level = query.level.unwrap_or(1);
     if 2 < level {

@@ -101,6 +101,10 @@ impl Faulty {
         let _ = self.hangs.subscribe().wait_for(|hangs| !hangs).await;
     }
 
+    fn refuse(&self, seconds: f64) {
+        self.refuses_until.send_replace(Some(Instant::now() + Duration::from_secs_f64(seconds)));
+    }
+
     /// Resets all open connections but that one.
     fn reset_all_but(&self, spared: &Connection) {
         let connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
@@ -189,7 +193,11 @@ impl App {
                 killed.map_err(|_| ApiError::internal())
             }
             Fault::Die => disturb(Disturbance::Death),
-            Fault::Restart => {
+            Fault::Restart { down_seconds } => {
+                if 0.0 < down_seconds {
+                    faulty.refuse(down_seconds);
+                    faulty.reset_all_but(connection);
+                }
                 let lives = Arc::clone(&self.lives);
                 super::blocking(move || lives.restart().map_err(|error| ApiError::start(&error))).await
             }
@@ -211,8 +219,7 @@ impl App {
             Fault::WrongSeed { root } => disturb(Disturbance::Seed(Box::new(self.lives.hasher(&root)))),
             Fault::Garbage { kind } => disturb(Disturbance::Garbage(kind)),
             Fault::Refuse { seconds, reset_open } => {
-                let until = Instant::now() + Duration::from_secs_f64(seconds);
-                faulty.refuses_until.send_replace(Some(until));
+                faulty.refuse(seconds);
                 if reset_open {
                     faulty.reset_all_but(connection);
                 }
