@@ -198,6 +198,7 @@ impl<'a> Recording<'a> {
             admin: ports::free()?,
             picker: server.address("ext_proc")?,
             engines: vec![address],
+            patient: true,
         };
         let envoy = Envoy::start("envoy", folder, mode, &addresses).await?;
         Ok(Self { capture, publisher, server, agent, envoy, http: kvpick_lab::rig::http()? })

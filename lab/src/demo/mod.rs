@@ -89,6 +89,8 @@ impl Setup {
             // One node each way.
             engine.direction = crate::rig::fleet::Direction::ALL[engine.node % 2];
         }
+        // The configuration as anybody would run it.
+        plan.patient = false;
         plan.server = phases::server_settings();
         Self { plan, serial, concurrent, concurrency: 64 }
     }

@@ -54,6 +54,8 @@ pub struct Plan {
     pub engines: Vec<EnginePlan>,
     /// Envoy's config, or no Envoy.
     pub envoy: Option<Mode>,
+    /// See [`Addresses::patient`].
+    pub patient: bool,
     /// Whether responses say what kvpick expected.
     pub evidence_header: bool,
     /// More fields for kvpick's configuration.
@@ -78,6 +80,7 @@ impl Plan {
         Self {
             engines: (0..engines).map(engine).collect(),
             envoy: Some(Mode::Buffered),
+            patient: true,
             evidence_header: true,
             server: Map::new(),
             agent: Map::new(),
@@ -200,6 +203,7 @@ impl Fleet {
             admin: port()?,
             picker: ext_proc,
             engines: engine_addresses.clone(),
+            patient: plan.patient,
         };
         let folder = folder.to_owned();
         Ok(Self { envoy: None, server, agents, engines, envoy_addresses, engine_addresses, folder, sockets })

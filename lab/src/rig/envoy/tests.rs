@@ -32,7 +32,8 @@ async fn engine() -> SocketAddr {
 /// Envoy before `engines`, with a picker that is not there.
 async fn envoy(scratch: &Scratch, mode: Mode, engines: Vec<SocketAddr>) -> Envoy {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let addresses = Addresses { listener: any, admin: any, picker: ports::free().unwrap(), engines };
+    let addresses =
+        Addresses { listener: any, admin: any, picker: ports::free().unwrap(), engines, patient: false };
     Envoy::start("envoy", scratch.path(), mode, &addresses).await.unwrap()
 }
 
