@@ -27,6 +27,7 @@ use crate::{
     metrics, publish, scrape,
     shared::{Shared, now},
     status,
+    tasks::Tasks,
     zmq::Opened,
 };
 
@@ -36,7 +37,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// An agent whose sockets are bound and whose parts run.
 #[derive(Debug)]
 pub struct App {
-    drain: Drain,
+    tasks: Tasks,
     /// Where it listens: `admin`, and `events/<engine>` for each engine that connects to it.
     pub addresses: BTreeMap<String, SocketAddr>,
 }
@@ -50,6 +51,7 @@ impl App {
     /// error: it is tried again, and the engine is served without it.
     pub async fn start(config: Config, logs: Option<Logs>) -> anyhow::Result<Self> {
         let (registry, ready, drain) = (Registry::new(), Ready::default(), Drain::new());
+        let tasks = Tasks::new(drain.clone());
         let listener = TcpListener::bind(config.admin)
             .await
             .with_context(|| format!("admin: can't bind {}; is another program there?", config.admin))?;
@@ -80,14 +82,14 @@ impl App {
         let client = scrape::client().context("HTTP client")?;
         for (handle, config, opened) in engines {
             let events = opened.map(Opened::run).transpose().context("a thread for an engine's events")?;
-            drain.spawn("engine", drive(Arc::clone(&shared), handle, events, drain.clone()));
+            tasks.spawn("engine", drive(Arc::clone(&shared), handle, events, drain.clone()));
             let first = ready.hold(format!("first answer of {}", config.api));
             let task = scrape::run(Arc::clone(&shared), handle, config, client.clone(), first, drain.clone());
-            drain.spawn("scrape", task);
+            tasks.spawn("scrape", task);
         }
         let servers =
-            publish::run(Arc::clone(&shared), config.node.clone(), config.servers.clone(), drain.clone());
-        drain.spawn("servers", servers);
+            publish::run(Arc::clone(&shared), config.node.clone(), config.servers.clone(), tasks.clone());
+        tasks.spawn("servers", servers);
 
         let admin = Admin {
             registry,
@@ -99,29 +101,39 @@ impl App {
             config: serde_json::to_value(&config.file).context("configuration")?,
             logs,
         };
-        drain.spawn("admin", admin::serve(listener, admin, drain.clone()));
+        tasks.spawn("admin", async move {
+            if let Err(error) = admin::serve(listener, admin, drain).await {
+                tracing::error!(%error, "the admin server has failed");
+            }
+        });
         tracing::info!(?addresses, engines = config.engines.len(), servers = ?config.servers, "started");
-        Ok(Self { drain, addresses })
+        Ok(Self { tasks, addresses })
     }
 
     /// Runs until a signal asks to stop.
     ///
     /// # Errors
     ///
-    /// The addresses' file can't be written.
+    /// The addresses' file can't be written, or a part of the agent has ended that should not have.
     pub async fn run(self, addresses_file: Option<&Path>) -> anyhow::Result<()> {
         if let Some(file) = addresses_file {
             addresses::write(file, &self.addresses)
                 .with_context(|| format!("can't write --addresses-file {}", file.display()))?;
         }
-        drain::terminated().await;
+        let broken = tokio::select! {
+            () = drain::terminated() => None,
+            name = self.tasks.broken() => Some(name),
+        };
         self.stop().await;
-        Ok(())
+        match broken {
+            None => Ok(()),
+            Some(name) => Err(anyhow::anyhow!("the task `{name}` has ended by itself; the log says why")),
+        }
     }
 
     /// Stops; returns whether everything ended in time.
     pub async fn stop(&self) -> bool {
-        self.drain.start();
-        self.drain.finished(GRACE).await
+        self.tasks.drain().start();
+        self.tasks.drain().finished(GRACE).await
     }
 }

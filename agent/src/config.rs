@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 pub struct File {
     /// Name of this node, as the servers' configuration has it: an agent may describe its own node's replicas only.
     pub node: String,
-    /// `host:port` of each server's feed. Names are resolved again and again, and every address gets a stream.
+    /// `host:port` of each server's feed. Names are resolved again and again, and every address gets a stream; of several
+    /// addresses of one server, one.
     pub servers: Vec<String>,
     /// Health, readiness, metrics and status over HTTP, for operators. Port 0 lets the system choose.
     #[serde(default = "default_admin")]

@@ -5,23 +5,19 @@ use std::sync::Arc;
 use kvpick_agent_core::engine::Engine;
 use kvpick_proto::words::{Events, Handle};
 use kvpick_service::drain::Drain;
-use tokio::{sync::mpsc, time::sleep_until};
+use tokio::time::sleep_until;
 
 use crate::{
     shared::{Shared, now},
-    zmq::{Heard, Sockets},
+    zmq::{Heard, Item, Sockets},
 };
 
 /// Messages handed to the core at once: some milliseconds' worth, as others wait for the lock meanwhile.
 const AT_ONCE: usize = 64;
 
-/// Drives an engine until the drain starts. `events` is `None` where its events are off.
-pub(crate) async fn drive(
-    shared: Arc<Shared>,
-    handle: Handle,
-    mut events: Option<(Sockets, mpsc::Receiver<Heard>)>,
-    drain: Drain,
-) {
+/// Drives an engine until the drain starts, or until its sockets' thread ends. `events` is `None` where its events are
+/// off.
+pub(crate) async fn drive(shared: Arc<Shared>, handle: Handle, mut events: Option<Sockets>, drain: Drain) {
     let mut all = Vec::with_capacity(AT_ONCE);
     let mut told = Told::default();
     loop {
@@ -33,8 +29,8 @@ pub(crate) async fn drive(
             () = sleep_until(due.unwrap_or_else(|| now().0).into()), if due.is_some() => (),
             () = shared.driver_woken(handle) => (),
             count = receive(&mut events, &mut all) => if count == 0 {
-                // The thread is gone; without it there is nothing to hear, and load is still of use.
-                events = None;
+                tracing::error!("the thread that hears an engine's events has ended");
+                return;
             },
         }
         let (is_news, request) = {
@@ -42,7 +38,7 @@ pub(crate) async fn drive(
             let (now, unix_ms) = now();
             let mut is_news = false;
             if let Some(engine) = state.node.engine(handle) {
-                for heard in all.drain(..) {
+                for (heard, _taken) in all.drain(..) {
                     if matches!(heard, Heard::Message(_) | Heard::Connected | Heard::Disconnected) {
                         shared.wake_scraper(handle);
                     }
@@ -50,15 +46,20 @@ pub(crate) async fn drive(
                     hear(engine, heard, now, unix_ms);
                 }
             }
-            is_news |= state.node.on_time(handle, now);
+            is_news |= state.node.on_time(handle, now, unix_ms);
             let request = state.node.engine(handle).and_then(|engine| {
                 is_news |= told.log(engine);
                 engine.take_replay_request()
             });
             (is_news, request)
         };
-        if let (Some(request), Some((sockets, _))) = (request, &events) {
-            sockets.replay(request);
+        if let (Some(request), Some(sockets)) = (request, &events)
+            && let Err(error) = sockets.replay(request)
+        {
+            let (mut state, (now, unix_ms)) = (shared.lock(), now());
+            if let Some(engine) = state.node.engine(handle) {
+                hear(engine, Heard::ReplayFailed(request.id, error.to_string()), now, unix_ms);
+            }
         }
         if is_news {
             shared.ring();
@@ -66,9 +67,9 @@ pub(crate) async fn drive(
     }
 }
 
-async fn receive(events: &mut Option<(Sockets, mpsc::Receiver<Heard>)>, into: &mut Vec<Heard>) -> usize {
+async fn receive(events: &mut Option<Sockets>, into: &mut Vec<Item>) -> usize {
     match events {
-        Some((_, heard)) => heard.recv_many(into, AT_ONCE).await,
+        Some(sockets) => sockets.receive(into, AT_ONCE).await,
         None => std::future::pending().await,
     }
 }
@@ -111,6 +112,7 @@ struct Told {
     events: Option<Events>,
     resets: u64,
     undecodable: u64,
+    long_texts: u64,
     naming: Option<String>,
 }
 
@@ -148,6 +150,14 @@ impl Told {
         if counts.undecodable > self.undecodable.saturating_mul(10) {
             self.undecodable = counts.undecodable;
             tracing::warn!(engine = %name, messages = counts.undecodable, "messages that can't be read");
+        }
+        if counts.long_texts > self.long_texts.saturating_mul(10) {
+            self.long_texts = counts.long_texts;
+            tracing::warn!(
+                engine = %name,
+                "names or lists of its API or events are too long, and are left out: more than 256 bytes, or more than \
+                 1024 of them"
+            );
         }
         let naming = format!("{:?} {:?}", description.domain, description.key_kinds.first());
         if self.naming.as_ref() != Some(&naming) {

@@ -3,7 +3,8 @@
 //!
 //! The rules are in `kvpick_agent_core`; here are sockets, clocks and tasks. Reading order: [`config`],
 //! [`engine_args`], [`app`] (what is started), `zmq` (an engine's sockets), `engine` (drives an engine), `scrape`
-//! (its HTTP API), `publish` (streams to servers), `shared`, `status`, `metrics`.
+//! (its HTTP API), `names` (of servers), `pauses` (between attempts at one), `publish`
+//! (streams to them), `shared`, `status`, `metrics`, `tasks`.
 
 pub mod config;
 pub mod engine_args;
@@ -11,6 +12,8 @@ pub mod engine_args;
 pub mod app;
 
 mod engine;
+mod names;
+mod pauses;
 mod publish;
 mod scrape;
 mod zmq;
@@ -18,3 +21,4 @@ mod zmq;
 mod metrics;
 mod shared;
 mod status;
+mod tasks;

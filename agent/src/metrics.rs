@@ -156,6 +156,7 @@ impl Metrics {
             count(&self.rules, &[name, "ambiguous_store"], rules.ambiguous_stores);
             count(&self.rules, &[name, "unknown_removal"], rules.unknown_removals);
             count(&self.rules, &[name, "unknown_placeholder"], rules.unknown_placeholders);
+            count(&self.rules, &[name, "unknown_group"], rules.unknown_groups);
             count(&self.rules, &[name, "cut"], rules.cuts);
             count(&self.misfits, &[name], counts.naming_misfits);
             let scrapes = state.scrapes.get(handle).copied().unwrap_or_default();

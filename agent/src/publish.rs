@@ -2,13 +2,12 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    hash::{BuildHasher as _, RandomState},
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use kvpick_agent_core::node::PeerId;
@@ -22,18 +21,17 @@ use tokio::{
     time::{sleep, sleep_until, timeout},
 };
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::{Code, Status, Streaming, transport::Endpoint};
 
-use crate::shared::{Link, Server, Shared, now, unix};
+use crate::{
+    names::{self, Found},
+    pauses::{self, Pauses},
+    shared::{Link, Server, Shared, now, unix},
+    tasks::Tasks,
+};
 
-/// Names are resolved this often, and after a failure sooner.
-const RESOLVE_EVERY: Duration = Duration::from_secs(5);
-const RESOLVE_AGAIN: Duration = Duration::from_secs(1);
-
-/// Pause before a new attempt: doubling between these, less a random part, so that the agents of a whole cluster do not
-/// come back to a server in one moment.
-const BACKOFF: Duration = Duration::from_millis(100);
-const MAX_BACKOFF: Duration = Duration::from_secs(2);
+/// An address that led to a server which has a stream already is tried again so often.
+const TWIN_AGAIN: Duration = Duration::from_secs(30);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -50,30 +48,21 @@ struct Speaker {
 }
 
 /// Keeps a stream to every address of every server, until the drain starts.
-pub(crate) async fn run(shared: Arc<Shared>, node: String, servers: Vec<String>, drain: Drain) {
+pub(crate) async fn run(shared: Arc<Shared>, node: String, servers: Vec<String>, tasks: Tasks) {
     let speaker = Arc::new(Speaker { shared, node, epoch: AtomicU64::new(0) });
-    let mut known: BTreeMap<&str, BTreeSet<SocketAddr>> = BTreeMap::new();
-    let mut failed = BTreeSet::new();
+    let (sender, mut found) = watch::channel(Found::new());
+    tokio::select! {
+        () = tasks.drain().started() => (),
+        () = names::resolve(servers, names::lookup, sender) => (),
+        () = follow(&speaker, &mut found, &tasks) => (),
+    }
+}
+
+/// Starts a stream to every address that is found, and lets go those that are not any more.
+async fn follow(speaker: &Arc<Speaker>, found: &mut watch::Receiver<Found>, tasks: &Tasks) {
     let mut streams: BTreeMap<SocketAddr, watch::Sender<bool>> = BTreeMap::new();
-    loop {
-        for server in &servers {
-            let found = tokio::select! {
-                () = drain.started() => return,
-                it = tokio::net::lookup_host(server) => it,
-            };
-            match found {
-                Ok(addresses) => {
-                    failed.remove(server);
-                    known.insert(server, addresses.collect());
-                }
-                // What it stood for last stays.
-                Err(error) if failed.insert(server) => {
-                    tracing::warn!(server, %error, "a server's name can't be resolved")
-                }
-                Err(_) => (),
-            }
-        }
-        let wanted: BTreeSet<_> = known.values().flatten().copied().collect();
+    while found.changed().await.is_ok() {
+        let wanted: BTreeSet<_> = found.borrow_and_update().values().flatten().copied().collect();
         streams.retain(|address, is_wanted| {
             is_wanted.send_replace(wanted.contains(address));
             !is_wanted.is_closed()
@@ -81,56 +70,80 @@ pub(crate) async fn run(shared: Arc<Shared>, node: String, servers: Vec<String>,
         for address in wanted {
             streams.entry(address).or_insert_with(|| {
                 let (sender, is_wanted) = watch::channel(true);
-                drain.spawn("stream", keep(Arc::clone(&speaker), address, is_wanted, drain.clone()));
+                let drain = tasks.drain().clone();
+                tasks.spawn_ending("stream", keep(Arc::clone(speaker), address, is_wanted, drain));
                 sender
             });
-        }
-        let pause = if failed.is_empty() { RESOLVE_EVERY } else { RESOLVE_AGAIN };
-        tokio::select! {
-            () = drain.started() => return,
-            () = sleep(pause) => (),
         }
     }
 }
 
 /// Keeps a stream to one address. Once the address is not wanted any more, the stream lives as long as it lives.
 async fn keep(speaker: Arc<Speaker>, address: SocketAddr, is_wanted: watch::Receiver<bool>, drain: Drain) {
-    let mut backoff = BACKOFF;
+    let mut pauses = Pauses::default();
+    // The server that welcomed this stream and then put it off.
+    let mut put_off_by: Option<String> = None;
+    let mut is_twin = false;
     while *is_wanted.borrow() {
-        speaker.set(address, Link::Connecting, None);
+        let mut twin = put_off_by.as_deref().and_then(|it| speaker.twin(address, it));
+        if let (Some(server), Some((other, _))) = (&put_off_by, twin) {
+            if !std::mem::replace(&mut is_twin, true) {
+                tracing::info!(%address, %other, server, "one server at two addresses; one stream is enough");
+            }
+            speaker.set(address, Link::Twin, None);
+            tokio::select! {
+                () = drain.started() => break,
+                () = speaker.while_twin(address, server) => (),
+            }
+            twin = speaker.twin(address, server);
+        }
+        // By now it may be another server; if it is the same, it puts off the smaller epoch, and the stream that there
+        // is goes on.
+        let epoch = twin.map_or_else(|| speaker.next_epoch(), |(_, epoch)| epoch.saturating_sub(1));
+        if twin.is_none() {
+            speaker.set(address, Link::Connecting, None);
+        }
         let ended = tokio::select! {
             () = drain.started() => break,
-            it = speaker.stream(address, &drain) => it,
+            it = speaker.stream(address, epoch, &drain) => it,
         };
         let Err(ended) = ended else { break };
-        if ended.was_welcomed {
-            backoff = BACKOFF;
+        let lasted = ended.welcomed.as_ref().map(|(_, lasted)| *lasted);
+        let pause = pauses.after(lasted, ended.put_off);
+        match ended {
+            Ended { put_off: true, welcomed: None, .. } if twin.is_some() => continue,
+            Ended { put_off: true, welcomed: Some((server, _)), .. } => put_off_by = Some(server),
+            Ended { .. } => (put_off_by, is_twin) = (None, false),
         }
         speaker.set(address, Link::Waiting, Some(ended.reason));
         tokio::select! {
             () = drain.started() => break,
-            () = sleep(jittered(backoff)) => (),
+            () = sleep(pauses::jittered(pause)) => (),
         }
-        backoff = (backoff * 2).min(MAX_BACKOFF);
     }
     speaker.shared.lock().servers.remove(&address);
 }
 
-/// Between half of it and all.
-fn jittered(pause: Duration) -> Duration {
-    // The standard library's hash keys are the one source of randomness that needs no further package.
-    let random = RandomState::new().hash_one(0_u8) % 1_000;
-    pause / 2 + pause.mul_f64(random as f64 / 2_000.0)
-}
-
+/// How a stream ended.
+#[derive(Debug)]
 struct Ended {
     reason: String,
-    was_welcomed: bool,
+    /// The server that welcomed it, if one did, and how long the stream lasted from then on.
+    welcomed: Option<(String, Duration)>,
+    /// Whether the server closed it on purpose, as when a newer stream of this node has come.
+    put_off: bool,
 }
 
 impl From<String> for Ended {
     fn from(reason: String) -> Self {
-        Self { reason, was_welcomed: false }
+        Self { reason, welcomed: None, put_off: false }
+    }
+}
+
+impl From<Status> for Ended {
+    fn from(status: Status) -> Self {
+        let reason = format!("{}: {}", status.code(), status.message());
+        Self { reason, welcomed: None, put_off: status.code() == Code::FailedPrecondition }
     }
 }
 
@@ -150,7 +163,7 @@ impl Drop for Open<'_> {
 
 impl Speaker {
     /// Connects, and talks until something ends it; `Ok` is the drain.
-    async fn stream(&self, address: SocketAddr, drain: &Drain) -> Result<(), Ended> {
+    async fn stream(&self, address: SocketAddr, epoch: u64, drain: &Drain) -> Result<(), Ended> {
         let channel = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| error.to_string())?
             .tcp_nodelay(true)
@@ -160,7 +173,8 @@ impl Speaker {
             .connect()
             .await
             .map_err(|error| cause(&error))?;
-        let open = Open { shared: &self.shared, id: self.shared.lock().node.open(self.hello(), now().0) };
+        let open =
+            Open { shared: &self.shared, id: self.shared.lock().node.open(self.hello(epoch), now().0) };
         let (sender, receiver) = mpsc::channel(IN_HAND);
         // The hello has to be under way for a server that answers only then.
         if let Some(hello) = self.shared.lock().node.next_message(open.id, now().0) {
@@ -168,49 +182,66 @@ impl Speaker {
         }
         let mut client = FeedClient::new(channel);
         let call = timeout(CONNECT_TIMEOUT, client.stream(ReceiverStream::new(receiver)));
-        let mut incoming = call
+        let incoming = call
             .await
-            .map_err(|_| format!("no answer to the call for {} s", CONNECT_TIMEOUT.as_secs()))?
-            .map_err(|status| status_text(&status))?
+            .map_err(|_| format!("no answer to the call for {} s", CONNECT_TIMEOUT.as_secs()))??
             .into_inner();
+        let mut welcomed = None;
+        let result = tokio::select! {
+            () = drain.started() => return Ok(()),
+            it = self.talk(address, epoch, open.id, sender, incoming, &mut welcomed) => it,
+        };
+        let welcomed = welcomed.map(|(server, at): (String, Instant)| (server, at.elapsed()));
+        result.map_err(|ended| Ended { welcomed, ..ended })
+    }
+
+    /// Talks until something ends the stream.
+    async fn talk(
+        &self,
+        address: SocketAddr,
+        epoch: u64,
+        id: PeerId,
+        sender: mpsc::Sender<pb::AgentMessage>,
+        mut incoming: Streaming<pb::ServerMessage>,
+        welcomed: &mut Option<(String, Instant)>,
+    ) -> Result<(), Ended> {
         let mut news = self.shared.news();
         let mut has_more = true;
-        let mut was_welcomed = false;
-        let end = |reason: String, was_welcomed| Ended { reason, was_welcomed };
         loop {
             let now_ = now().0;
-            let due = match self.shared.lock().node.peer(open.id) {
+            let due = match self.shared.lock().node.peer(id) {
                 Some(peer) if peer.is_silent(now_) => {
-                    return Err(end("the server has been silent for too long".to_owned(), was_welcomed));
+                    return Err("the server has been silent for too long".to_owned().into());
                 }
                 Some(peer) => peer.due(now_),
-                None => return Err(end("the stream is closed".to_owned(), was_welcomed)),
+                None => return Err("the stream is closed".to_owned().into()),
             };
             tokio::select! {
-                () = drain.started() => return Ok(()),
                 message = incoming.message() => {
-                    let message = message
-                        .map_err(|status| end(status_text(&status), was_welcomed))?
-                        .ok_or_else(|| end("the server ended the stream".to_owned(), was_welcomed))?;
-                    let message = ServerMessage::try_from(message).map_err(|error| end(error.to_string(), was_welcomed))?;
-                    if let ServerMessage::Welcome(welcome) = &message {
-                        was_welcomed = true;
-                        tracing::info!(%address, server = welcome.server, "connected to a server");
-                        self.set_connected(address, open.id);
-                    }
+                    let message = message?.ok_or_else(|| "the server ended the stream".to_owned())?;
+                    let message = ServerMessage::try_from(message).map_err(|error| error.to_string())?;
                     if let ServerMessage::Refused(handle, reason) = &message {
                         self.log_refusal(address, *handle, reason);
                     }
-                    let heard = self.shared.lock().node.on_message(open.id, message, now().0);
-                    if heard.map_err(|error| end(error.to_string(), was_welcomed))? {
+                    let welcome = match &message {
+                        ServerMessage::Welcome(it) => Some(it.server.clone()),
+                        _ => None,
+                    };
+                    let heard = self.shared.lock().node.on_message(id, message, now().0);
+                    if heard.map_err(|error| error.to_string())? {
                         self.shared.ring();
+                    }
+                    if let Some(server) = welcome {
+                        tracing::info!(%address, server, "connected to a server");
+                        self.set_connected(address, id, &server, epoch);
+                        *welcomed = Some((server, Instant::now()));
                     }
                     has_more = true;
                 }
                 // Room first, then what to put there: what is not sent yet still folds.
                 permit = sender.reserve(), if has_more => {
-                    let permit = permit.map_err(|_| end("the connection is lost".to_owned(), was_welcomed))?;
-                    let message = self.shared.lock().node.next_message(open.id, now().0);
+                    let permit = permit.map_err(|_| "the connection is lost".to_owned())?;
+                    let message = self.shared.lock().node.next_message(id, now().0);
                     has_more = message.is_some();
                     if let Some(message) = message {
                         permit.send(message.into());
@@ -223,16 +254,37 @@ impl Speaker {
         }
     }
 
-    fn hello(&self) -> Hello {
-        let unix = u64::try_from(unix().as_nanos()).unwrap_or(u64::MAX);
-        let epoch = |last: u64| Some(unix.max(last + 1));
-        let last = self.epoch.fetch_update(Ordering::Relaxed, Ordering::Relaxed, epoch).unwrap_or_default();
+    fn hello(&self, epoch: u64) -> Hello {
         Hello {
             protocol: PROTOCOL,
             node: self.node.clone(),
-            epoch: unix.max(last + 1),
+            epoch,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             token: String::new(),
+        }
+    }
+
+    fn next_epoch(&self) -> u64 {
+        let unix = u64::try_from(unix().as_nanos()).unwrap_or(u64::MAX);
+        let next = |last: u64| unix.max(last.saturating_add(1));
+        let last = self.epoch.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+        next(last.unwrap_or_default())
+    }
+
+    /// Another address at which that server has a stream now, and that stream's epoch.
+    fn twin(&self, address: SocketAddr, server: &str) -> Option<(SocketAddr, u64)> {
+        let state = self.shared.lock();
+        let mut others = state.servers.iter().filter(|(it, _)| **it != address);
+        others.find_map(|(other, it)| {
+            it.welcome.as_ref().filter(|(name, _)| name == server).map(|(_, epoch)| (*other, *epoch))
+        })
+    }
+
+    /// Waits while that server has a stream at another address, but not for ever.
+    async fn while_twin(&self, address: SocketAddr, server: &str) {
+        let until = Instant::now() + TWIN_AGAIN;
+        while Instant::now() < until && self.twin(address, server).is_some() {
+            sleep(Duration::from_secs(1)).await;
         }
     }
 
@@ -244,10 +296,12 @@ impl Speaker {
             since_unix_ms,
             last_error: None,
             peer: None,
+            welcome: None,
             streams: 0,
         });
         let is_new_error = error.is_some() && server.last_error != error;
-        (server.link, server.since_unix_ms, server.peer) = (link, since_unix_ms, None);
+        (server.link, server.since_unix_ms) = (link, since_unix_ms);
+        (server.peer, server.welcome) = (None, None);
         if let Some(error) = error {
             if is_new_error {
                 tracing::warn!(%address, error, "no stream to this server; trying again");
@@ -256,11 +310,12 @@ impl Speaker {
         }
     }
 
-    fn set_connected(&self, address: SocketAddr, peer: PeerId) {
+    fn set_connected(&self, address: SocketAddr, peer: PeerId, name: &str, epoch: u64) {
         self.set(address, Link::Connected, None);
         if let Some(server) = self.shared.lock().servers.get_mut(&address) {
             server.last_error = None;
             server.peer = Some(peer);
+            server.welcome = Some((name.to_owned(), epoch));
             server.streams += 1;
         }
     }
@@ -270,10 +325,6 @@ impl Speaker {
         let name = state.node.engines().get(&handle).map(|it| it.config().name.to_string());
         tracing::warn!(%address, replica = name, reason, "the server does not take this replica from this agent");
     }
-}
-
-fn status_text(status: &tonic::Status) -> String {
-    format!("{}: {}", status.code(), status.message())
 }
 
 /// The innermost cause says most: "Connection refused".

@@ -122,7 +122,7 @@ async fn once(
     }
     *is_up = serves;
     let after = engine.load().map(|(load, _)| load);
-    let working = after.is_some_and(|it| it.running + it.waiting > 0) || after != before.as_ref();
+    let working = after.is_some_and(|it| it.running > 0 || it.waiting > 0) || after != before.as_ref();
     drop(state);
     shared.wake_driver(handle);
     shared.ring();
@@ -170,7 +170,7 @@ struct ModelCard {
     #[serde(default)]
     parent: Option<String>,
     #[serde(default)]
-    max_model_len: Option<u32>,
+    max_model_len: Option<serde_json::Value>,
 }
 
 /// An adapter's card names its base model as `parent`, and where it was loaded from as `root`.
@@ -180,7 +180,8 @@ fn models(list: ModelList) -> Models {
         if card.parent.is_some() {
             all.adapters.push(Adapter { name: card.id, path: card.root.unwrap_or_default() });
         } else {
-            all.max_model_len = all.max_model_len.max(card.max_model_len.unwrap_or(0));
+            let len = card.max_model_len.and_then(|it| it.as_u64()).unwrap_or(0);
+            all.max_model_len = all.max_model_len.max(u32::try_from(len).unwrap_or(u32::MAX));
             all.models.push(card.id);
         }
     }

@@ -43,6 +43,8 @@ pub(crate) struct Server {
     pub(crate) since_unix_ms: u64,
     pub(crate) last_error: Option<String>,
     pub(crate) peer: Option<PeerId>,
+    /// While connected: the server's name for itself, and the epoch of the stream.
+    pub(crate) welcome: Option<(String, u64)>,
     pub(crate) streams: u64,
 }
 
@@ -52,6 +54,8 @@ pub(crate) enum Link {
     Connecting,
     Connected,
     Waiting,
+    /// It led to a server that has a stream at another address.
+    Twin,
 }
 
 impl Link {
@@ -60,6 +64,7 @@ impl Link {
             Self::Connecting => "connecting",
             Self::Connected => "connected",
             Self::Waiting => "waiting to connect again",
+            Self::Twin => "the same server as at another address",
         }
     }
 }

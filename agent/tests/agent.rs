@@ -9,13 +9,10 @@ use rig::{
     Agent,
     engine::{Api, Publisher, wire::Wire},
     server::{Manner, Server},
+    subscribe,
 };
 
 const ENGINE: Handle = Handle(0);
-
-fn subscribe(publisher: &Publisher) -> String {
-    format!("subscribe: '{}', replay: '{}'", publisher.endpoint(), publisher.replay)
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn hello_describe_copy_and_changes() {

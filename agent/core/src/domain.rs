@@ -152,7 +152,7 @@ impl Naming {
         }
         if is_plain {
             let hidden = stored.hides_extra_keys && self.verified.contains(&KeyKind::Plain);
-            self.misfits += u32::from(!hidden);
+            self.misfits = self.misfits.saturating_add(u32::from(!hidden));
             if self.misfits >= MISFITS {
                 self.found = None;
                 self.verified.clear();

@@ -7,6 +7,7 @@
 //! server has still to be told), [`node`] (all engines and all servers of one agent).
 #![forbid(unsafe_code)]
 
+mod bounds;
 pub mod decode;
 
 pub mod domain;

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use kvpick_proto::words::Load;
 
+use crate::bounds::{MAX_LIST, fits};
+
 /// What one scrape says of one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics {
@@ -70,20 +72,28 @@ impl Metrics {
     fn take(&mut self, sample: &Sample<'_>, adapters_at: &mut f64) {
         let load = &mut self.load;
         match sample.name {
-            "vllm:num_requests_running" => load.running = load.running.saturating_add(whole(sample) as u32),
-            "vllm:num_requests_waiting" => load.waiting = load.waiting.saturating_add(whole(sample) as u32),
+            "vllm:num_requests_running" => load.running = load.running.saturating_add(count(sample)),
+            "vllm:num_requests_waiting" => load.waiting = load.waiting.saturating_add(count(sample)),
             // The second name is that of vLLM before 0.12; both were there for a while.
             "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" => {
                 load.cache_use = load.cache_use.max((sample.value as f32).clamp(0.0, 1.0));
             }
-            "vllm:prefix_cache_queries_total" => load.prefix_queries += whole(sample),
-            "vllm:prefix_cache_hits_total" => load.prefix_hits += whole(sample),
+            "vllm:prefix_cache_queries_total" => {
+                load.prefix_queries = load.prefix_queries.saturating_add(whole(sample));
+            }
+            "vllm:prefix_cache_hits_total" => {
+                load.prefix_hits = load.prefix_hits.saturating_add(whole(sample));
+            }
             "vllm:gpu_prefix_cache_queries_total" if load.prefix_queries == 0 => {
                 load.prefix_queries = whole(sample);
             }
             "vllm:gpu_prefix_cache_hits_total" if load.prefix_hits == 0 => load.prefix_hits = whole(sample),
-            "vllm:time_to_first_token_seconds_sum" => load.ttft_sum_s += sample.value.max(0.0),
-            "vllm:time_to_first_token_seconds_count" => load.ttft_count += whole(sample),
+            "vllm:time_to_first_token_seconds_sum" => {
+                load.ttft_sum_s = (load.ttft_sum_s + sample.value.max(0.0)).min(f64::MAX);
+            }
+            "vllm:time_to_first_token_seconds_count" => {
+                load.ttft_count = load.ttft_count.saturating_add(whole(sample));
+            }
             // One series for each combination that ever was; the value is the time when it was.
             "vllm:lora_requests_info" if sample.value > *adapters_at => {
                 *adapters_at = sample.value;
@@ -97,11 +107,17 @@ impl Metrics {
                 self.cache = CacheConfig {
                     block_size: sample.label("block_size").and_then(|it| it.parse().ok()),
                     num_gpu_blocks: sample.label("num_gpu_blocks").and_then(|it| it.parse().ok()),
-                    algorithm: sample.label("prefix_caching_hash_algo").map(str::to_owned),
+                    algorithm: sample
+                        .label("prefix_caching_hash_algo")
+                        .filter(|it| fits(it))
+                        .map(str::to_owned),
                     prefix_caching: sample.label("enable_prefix_caching").map(|it| it == "True"),
                 };
             }
-            "process_start_time_seconds" => self.process_start = Some(sample.value),
+            // What is no time would differ from itself.
+            "process_start_time_seconds" => {
+                self.process_start = Some(sample.value).filter(|it| it.is_finite())
+            }
             _ => (),
         }
     }
@@ -113,9 +129,14 @@ const fn whole(sample: &Sample<'_>) -> u64 {
     sample.value as u64
 }
 
+/// As [`whole`], in 32 bits.
+fn count(sample: &Sample<'_>) -> u32 {
+    u32::try_from(whole(sample)).unwrap_or(u32::MAX)
+}
+
 fn names(list: Option<&str>) -> Vec<String> {
     let names = list.unwrap_or_default().split(',').map(str::trim);
-    names.filter(|it| !it.is_empty()).map(str::to_owned).collect()
+    names.filter(|it| !it.is_empty() && fits(it)).take(MAX_LIST).map(str::to_owned).collect()
 }
 
 /// `name{label="value",…} value [time]`, if it is one.

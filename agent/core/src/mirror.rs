@@ -15,6 +15,9 @@ use crate::{
     runs::{Runs, chained},
 };
 
+/// Groups of an engine, numbered from 0: far more than any model has. A bound for what comes over the network.
+pub(crate) const MAX_GROUPS: u32 = 64;
+
 /// The blocks of one engine.
 ///
 /// Two views of it: what the engine holds now, and what was announced, which is what the last
@@ -64,6 +67,8 @@ pub struct Counts {
     pub unknown_removals: u64,
     /// Blocks stored without tokens that were not held in any other tier.
     pub unknown_placeholders: u64,
+    /// Stores and removals in a group whose number no model has.
+    pub unknown_groups: u64,
     /// Times that more copies were counted than the engine has blocks.
     pub cuts: u64,
 }
@@ -120,7 +125,7 @@ impl Mirror {
 
     /// Blocks are held from now on.
     pub fn store(&mut self, stored: &Stored) {
-        let place = place(stored.group, stored.tier);
+        let Some(place) = self.place(stored.group, stored.tier) else { return };
         if stored.tokens.is_empty() {
             return self.store_placeholders(place, &stored.keys);
         }
@@ -176,7 +181,7 @@ impl Mirror {
 
     /// One copy of each of these blocks went.
     pub fn remove(&mut self, removed: &Removed) {
-        let place = place(removed.group, removed.tier);
+        let Some(place) = self.place(removed.group, removed.tier) else { return };
         for key in &removed.keys {
             let Some(block) = self.blocks.get_mut(&(place, *key)).filter(|it| it.copies > 0) else {
                 self.counts.unknown_removals += 1;
@@ -206,6 +211,12 @@ impl Mirror {
         self.gpu = Held::default();
     }
 
+    /// As [`Self::clear`], and announced as such also where nothing was held: it may be another engine now.
+    pub fn start_anew(&mut self) {
+        self.clear();
+        self.cleared = true;
+    }
+
     /// More copies than blocks can only be a miscount: each block then counts once.
     fn cut(&mut self) {
         let bound = self.num_gpu_blocks.saturating_sub(1);
@@ -225,6 +236,17 @@ impl Mirror {
     #[must_use]
     pub const fn is_touched(&self) -> bool {
         self.cleared || !self.touched.is_empty()
+    }
+
+    /// Whether everything went since the last announcement.
+    #[must_use]
+    pub const fn was_cleared(&self) -> bool {
+        self.cleared
+    }
+
+    /// Announces that everything went, if it did, and nothing of what came since.
+    pub const fn take_clear(&mut self) -> bool {
+        std::mem::replace(&mut self.cleared, false)
     }
 
     /// What changed since the last call, in order of arrival; a store and a removal of one block cancel. From now on
@@ -260,22 +282,27 @@ impl Mirror {
         Cursor { next: 0, end: self.next }
     }
 
-    /// The copy's next steps, with at most `max` keys, and where it goes on; `None` at its end.
+    /// The copy's next steps, which take up at most as much as `max` keys, and where it goes on; `None` at its end.
     #[must_use]
     pub fn copy_part(&self, cursor: Cursor, max: usize) -> (Vec<Step>, Option<Cursor>) {
         let mut runs = Runs::default();
         for (order, at) in self.order.range(cursor.next..cursor.end) {
             let Some(block) = self.blocks.get(at).filter(|it| it.announced) else { continue };
-            if runs.keys() == max {
+            if runs.is_full(max) {
                 return (runs.into_steps(), Some(Cursor { next: *order, ..cursor }));
             }
             runs.gain(at.0, at.1, block.after);
         }
         (runs.into_steps(), None)
     }
-}
 
-/// vLLM before 0.10.2 named no medium and before 0.20 no group: there was one of each.
-fn place(group: Option<u32>, tier: Option<Tier>) -> Place {
-    Place { group: group.unwrap_or(0), tier: tier.unwrap_or(Tier::Gpu) }
+    /// vLLM before 0.10.2 named no medium and before 0.20 no group: there was one of each.
+    fn place(&mut self, group: Option<u32>, tier: Option<Tier>) -> Option<Place> {
+        let group = group.unwrap_or(0);
+        if group >= MAX_GROUPS {
+            self.counts.unknown_groups += 1;
+            return None;
+        }
+        Some(Place { group, tier: tier.unwrap_or(Tier::Gpu) })
+    }
 }

@@ -30,7 +30,7 @@ impl Default for Node {
 }
 
 impl Node {
-    /// A node with no engines and no servers; a message holds at most `max_keys` keys.
+    /// A node with no engines and no servers; a message is at most as large as `max_keys` keys and its framing.
     #[must_use]
     pub const fn new(max_keys: usize) -> Self {
         Self { engines: BTreeMap::new(), peers: BTreeMap::new(), next_peer: 0, max_keys }
@@ -55,9 +55,9 @@ impl Node {
     }
 
     /// Does what is due for an engine; returns whether servers have something to be told.
-    pub fn on_time(&mut self, handle: Handle, now: Instant) -> bool {
+    pub fn on_time(&mut self, handle: Handle, now: Instant, unix_ms: u64) -> bool {
         let Some(engine) = self.engines.get_mut(&handle) else { return false };
-        engine.on_time(now);
+        engine.on_time(now, unix_ms);
         if engine.flush_due().is_none_or(|due| now < due) {
             return false;
         }

@@ -99,7 +99,7 @@ pub enum State {
 }
 
 impl Peer {
-    /// A stream on which nothing was said yet; at most `max_keys` keys in a message.
+    /// A stream on which nothing was said yet; a message is at most as large as `max_keys` keys.
     #[must_use]
     pub const fn new(hello: Hello, max_keys: usize, now: Instant) -> Self {
         Self {
@@ -315,7 +315,7 @@ impl Replica {
     fn on_description(&mut self, description: Description) {
         let restarted = self.described.incarnation != description.incarnation;
         self.described = description;
-        // The server forgets the blocks of the process before.
+        // The server may forget the blocks of the process before, also where that was not known.
         if restarted && matches!(self.told, Told::Copying { .. } | Told::InStep(_)) {
             self.told = Told::NeedsCopy;
         }

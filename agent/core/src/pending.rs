@@ -62,6 +62,8 @@ impl Pending {
                     self.blocks.clear();
                     self.order.clear();
                     self.cleared = true;
+                    // What the server was told as applied goes with the blocks.
+                    self.applied = None;
                 }
             }
         }
@@ -89,7 +91,7 @@ impl Pending {
         self.blocks.insert(at, State { held, after, order, sure: sure || self.cleared });
     }
 
-    /// The next message's worth: at most `max` keys. The applied batch is named by the last part only.
+    /// The next message's worth: at most as much as `max` keys take up. The applied batch is named by the last part only.
     #[must_use = "what is taken is not told again"]
     pub fn take(&mut self, max: usize) -> Option<Change> {
         if self.is_empty() {
@@ -99,7 +101,7 @@ impl Pending {
         if std::mem::take(&mut self.cleared) {
             runs.clear();
         }
-        while runs.keys() < max
+        while !runs.is_full(max)
             && let Some((_, at)) = self.order.pop_first()
         {
             match self.blocks.remove(&at) {

@@ -5,22 +5,28 @@ use kvpick_proto::{
     words::{Place, Step},
 };
 
+/// What a step takes up in a message beside its keys, in keys: its kind, place, parent and lengths are at most 23 bytes,
+/// a key is 8.
+const STEP: usize = 3;
+
 /// Builds steps in which neighbours of one chain stand together.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
     steps: Vec<Step>,
-    keys: usize,
+    /// In keys.
+    size: usize,
 }
 
 impl Runs {
     /// Everything went.
     pub(crate) fn clear(&mut self) {
+        self.size += STEP;
         self.steps.push(Step::Cleared);
     }
 
     /// `it` is held, and is the block after `after` where that is known.
     pub(crate) fn gain(&mut self, at: Place, it: BlockKey, after: Option<BlockKey>) {
-        self.keys += 1;
+        self.size += 1;
         if let Some(Step::Gained { place, keys, .. }) = self.steps.last_mut()
             && *place == at
             && after.is_some()
@@ -29,24 +35,30 @@ impl Runs {
             keys.push(it);
             return;
         }
+        self.size += STEP;
         self.steps.push(Step::Gained { place: at, parent: after, keys: vec![it] });
     }
 
     /// `it` is held no more.
     pub(crate) fn lose(&mut self, at: Place, it: BlockKey) {
-        self.keys += 1;
+        self.size += 1;
         if let Some(Step::Lost { place, keys }) = self.steps.last_mut()
             && *place == at
         {
             keys.push(it);
             return;
         }
+        self.size += STEP;
         self.steps.push(Step::Lost { place: at, keys: vec![it] });
     }
 
-    /// Number of keys in all steps.
-    pub(crate) const fn keys(&self) -> usize {
-        self.keys
+    /// Whether another block might be too much for a message of the size of `max` keys. One block always has room.
+    pub(crate) fn is_full(&self, max: usize) -> bool {
+        self.has_blocks() && self.size + STEP + 1 > max
+    }
+
+    fn has_blocks(&self) -> bool {
+        self.steps.last().is_some_and(|it| *it != Step::Cleared)
     }
 
     pub(crate) fn into_steps(self) -> Vec<Step> {

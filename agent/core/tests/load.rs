@@ -92,6 +92,43 @@ fn ranks_are_kept_apart() {
 }
 
 #[test]
+fn numbers_out_of_all_bounds_are_clamped() {
+    let names = [
+        "num_requests_running",
+        "num_requests_waiting",
+        "prefix_cache_queries_total",
+        "prefix_cache_hits_total",
+        "time_to_first_token_seconds_sum",
+        "time_to_first_token_seconds_count",
+    ];
+    let series = |name: &str| format!("vllm:{name}{{a=\"1\"}} 1.7e308\nvllm:{name}{{a=\"2\"}} 1.7e308\n");
+    let load = Metrics::parse(&names.map(series).concat(), 0).load;
+    assert_eq!((load.running, load.waiting), (u32::MAX, u32::MAX));
+    assert_eq!((load.prefix_queries, load.prefix_hits, load.ttft_count), (u64::MAX, u64::MAX, u64::MAX));
+    assert_eq!(load.ttft_sum_s, f64::MAX);
+    // 32 bits do not wrap: this would be 1.
+    assert_eq!(Metrics::parse("vllm:num_requests_running 4294967297\n", 0).load.running, u32::MAX);
+    for start in ["NaN", "+Inf"] {
+        assert_eq!(Metrics::parse(&format!("process_start_time_seconds {start}\n"), 0).process_start, None);
+    }
+}
+
+#[test]
+fn texts_and_lists_are_bounded() {
+    let long = "x".repeat(257);
+    let many: Vec<_> = (0..2_000).map(|it| it.to_string()).collect();
+    let text = format!(
+        "vllm:cache_config_info{{prefix_caching_hash_algo=\"{long}\"}} 1\n\
+         vllm:lora_requests_info{{running_lora_adapters=\"a,{long}\",waiting_lora_adapters=\"{}\"}} 1\n",
+        many.join(",")
+    );
+    let metrics = Metrics::parse(&text, 0);
+    assert_eq!(metrics.cache.algorithm, None);
+    assert_eq!(metrics.load.running_adapters, ["a"]);
+    assert_eq!(metrics.load.waiting_adapters.len(), 1_024);
+}
+
+#[test]
 fn labels_may_hold_anything() {
     let text = "vllm:cache_config_info{odd=\"} , \\\" \\\\ \\n\",block_size=\"32\",num_gpu_blocks=\"None\"} 1.0 123\n";
     let cache = Metrics::parse(text, 0).cache;

@@ -166,11 +166,48 @@ fn a_sparse_group_claims_no_parent() {
 fn parts_of_a_change_name_the_applied_batch_last() {
     let mut pending = Pending::default();
     pending.fold(&Change { steps: vec![gained(None, &[1, 2, 3])], applied: Some(7) }, true);
-    assert_eq!(pending.take(2), Some(Change { steps: vec![gained(None, &[1, 2])], applied: None }));
-    assert_eq!(pending.take(2), Some(Change { steps: vec![gained(Some(2), &[3])], applied: Some(7) }));
-    assert_eq!(pending.take(2), None);
+    // A step counts as three keys.
+    assert_eq!(pending.take(8), Some(Change { steps: vec![gained(None, &[1, 2])], applied: None }));
+    assert_eq!(pending.take(8), Some(Change { steps: vec![gained(Some(2), &[3])], applied: Some(7) }));
+    assert_eq!(pending.take(8), None);
     pending.fold(&Change { steps: vec![], applied: Some(8) }, true);
-    assert_eq!(pending.take(2), Some(Change { steps: vec![], applied: Some(8) }));
+    assert_eq!(pending.take(8), Some(Change { steps: vec![], applied: Some(8) }));
+}
+
+#[test]
+fn a_clear_takes_back_what_was_told_as_applied() {
+    let cleared = |applied| Change { steps: vec![Step::Cleared], applied };
+    let mut pending = Pending::default();
+    pending.fold(&Change { steps: vec![gained(None, &[1])], applied: Some(7) }, true);
+    pending.fold(&cleared(None), true);
+    assert_eq!(pending.take(100), Some(cleared(None)));
+    pending.fold(&Change { steps: vec![], applied: Some(8) }, true);
+    pending.fold(&cleared(Some(2)), true);
+    assert_eq!(pending.take(100), Some(cleared(Some(2))));
+}
+
+#[test]
+fn to_start_anew_is_told_also_where_nothing_was_held() {
+    let mut mirror = Mirror::new();
+    mirror.clear();
+    assert_eq!(mirror.take_net_change(), vec![]);
+    mirror.start_anew();
+    assert!(mirror.is_touched());
+    assert_eq!(mirror.take_net_change(), vec![Step::Cleared]);
+}
+
+#[test]
+fn a_group_that_no_model_has_is_ignored() {
+    let mut mirror = Mirror::new();
+    let group = |group| Stored { group: Some(group), ..store(None, &[1]) };
+    mirror.store(&group(63));
+    mirror.store(&group(64));
+    mirror.store(&Stored { tokens: Vec::new(), ..group(u32::MAX) });
+    mirror.remove(&Removed { group: Some(64), ..removal(&[1]) });
+    let place = Place { group: 63, tier: Tier::Gpu };
+    assert_eq!(mirror.take_net_change(), vec![Step::Gained { place, parent: None, keys: keys(&[1]) }]);
+    let counts = mirror.counts();
+    assert_eq!((counts.unknown_groups, counts.unknown_removals), (3, 0));
 }
 
 type Set = BTreeSet<(Place, BlockKey)>;
@@ -318,7 +355,7 @@ proptest! {
                     mirror.clear();
                 }
                 Op::Announce => announce(&mut mirror, &mut announced, &mut servers)?,
-                Op::Message { server, max } => servers[server].step(&mirror, max),
+                Op::Message { server, max } => servers[server].step(&mirror, 3 * max),
                 Op::Forget { server } => servers[server].told = false,
             }
             prop_assert_eq!(mirror.len(), model.len());
@@ -327,7 +364,7 @@ proptest! {
         prop_assert_eq!(&announced, &model.keys().copied().collect::<Set>());
         for server in &mut servers {
             for _ in 0..1_000 {
-                server.step(&mirror, 3);
+                server.step(&mirror, 6);
             }
             prop_assert_eq!(&server.held, &announced);
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use kvpick_agent_core::{
     engine::Config,
+    load::Metrics,
     peer::{PeerError, State},
 };
 use kvpick_proto::words::{
@@ -259,11 +260,14 @@ fn a_copy_waits_until_a_replay_has_ended() {
     frames.insert(0, Vec::new());
     engine.on_replay(request.id, frames, now, UNIX_MS).unwrap();
     assert!(!copied(&world.hear(id)));
+    let description = |world: &World| world.node.engines()[&handle].description().unwrap().clone();
+    assert_ne!(description(&world).completeness, Completeness::Complete, "its history is not through");
     let end = vec![Vec::new(), Vec::new(), vec![0xff; 8], Vec::new()];
     world.node.engine(handle).unwrap().on_replay(request.id, end, now, UNIX_MS).unwrap();
     assert!(copied(&world.hear(id)));
+    assert_eq!(description(&world).completeness, Completeness::Complete);
     world.assert_in_step(id);
-    // An engine that does not come up is copied as it is, which is empty.
+    // One whose events do not come up is copied as it is, which is empty.
     let config = Config {
         name: ReplicaName { rank: 1, ..name },
         events: true,
@@ -272,13 +276,14 @@ fn a_copy_waits_until_a_replay_has_ended() {
         roots: Vec::new(),
     };
     let down = world.node.add_engine(config, world.now, UNIX_MS);
-    world.node.engine(down).unwrap().on_scrape_failed("refused".to_owned(), true, world.now);
+    let (now, metrics) = (world.now, Metrics::parse(METRICS, 0));
+    world.node.engine(down).unwrap().on_metrics(metrics, now, now, UNIX_MS);
     world.hear(id);
     world.say(id, ServerMessage::Accepted(down));
     let copied =
         |said: &[AgentMessage]| said.iter().any(|it| matches!(it, AgentMessage::Copy(h, _) if *h == down));
     assert!(!copied(&world.hear(id)));
     world.now = world.node.engines()[&down].due().unwrap();
-    world.node.on_time(down, world.now);
+    world.node.on_time(down, world.now, UNIX_MS);
     assert!(copied(&world.hear(id)));
 }

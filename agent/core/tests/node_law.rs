@@ -74,7 +74,7 @@ proptest! {
     #[test]
     fn servers_end_up_in_step(ops in proptest::collection::vec(op(), 0..80)) {
         // Few keys in a message, so that copies are long and changes come in parts.
-        let mut world = World::with_messages_of(3, 2);
+        let mut world = World::with_messages_of(6, 2);
         let mut servers = [world.server(), world.server()];
         for op in ops {
             match op {

@@ -8,98 +8,12 @@
     reason = "a test may panic, and starts at some time"
 )]
 
-use std::time::{Duration, Instant};
+mod publisher;
 
-use kvpick_agent_core::{
-    decode::{Message, Replayed},
-    sequence::{Output, ReplayRequest, Sequence},
-};
+use std::time::Duration;
 
-fn message(text: &str) -> Message {
-    let (number, content) = text.split_at(text.len() - 1);
-    Message { sequence: number.parse().unwrap(), payload: content.as_bytes().to_vec() }
-}
-
-struct Publisher {
-    sequence: Sequence,
-    now: Instant,
-    said: Vec<String>,
-}
-
-impl Publisher {
-    fn new(replay: bool) -> Self {
-        Self { sequence: Sequence::new(replay), now: Instant::now(), said: Vec::new() }
-    }
-
-    fn say(&mut self, outputs: Vec<Output>) -> &mut Self {
-        self.said.extend(outputs.into_iter().map(|it| match it {
-            Output::Deliver(it) => format!("{}{}", it.sequence, String::from_utf8(it.payload).unwrap()),
-            Output::Reset { complete, why } => {
-                let complete = if complete { "complete" } else { "partial" };
-                format!("{why:?}/{complete}")
-            }
-        }));
-        self
-    }
-
-    fn live(&mut self, batches: &str) -> &mut Self {
-        for batch in batches.split_whitespace() {
-            let outputs = self.sequence.on_live(message(batch));
-            self.say(outputs);
-        }
-        self
-    }
-
-    /// Answers the request, which must be for batches from `from`; without an end if that is `...`.
-    fn replay(&mut self, from: u64, batches: &str) -> &mut Self {
-        let ReplayRequest { id, from: asked } = self.sequence.take_request().expect("nothing was asked for");
-        assert_eq!(asked, from);
-        for batch in batches.split_whitespace() {
-            let outputs = match batch {
-                "..." => return self,
-                batch => self.sequence.on_replayed(id, Replayed::Message(message(batch))),
-            };
-            self.say(outputs);
-        }
-        let outputs = self.sequence.on_replayed(id, Replayed::End);
-        self.say(outputs)
-    }
-
-    fn fail(&mut self) -> &mut Self {
-        let id = self.sequence.take_request().expect("nothing was asked for").id;
-        let outputs = self.sequence.on_replay_failed(id);
-        self.say(outputs)
-    }
-
-    fn connected(&mut self) -> &mut Self {
-        self.sequence.on_connected();
-        self
-    }
-
-    fn disconnected(&mut self) -> &mut Self {
-        self.now += Duration::from_secs(1);
-        let outputs = self.sequence.on_disconnected(self.now);
-        self.say(outputs)
-    }
-
-    fn started(&mut self, at: Option<f64>) -> &mut Self {
-        self.now += Duration::from_secs(1);
-        let outputs = self.sequence.on_process_start(at, self.now);
-        self.say(outputs)
-    }
-
-    #[track_caller]
-    fn said(&mut self, want: &str) -> &mut Self {
-        assert_eq!(self.said.join(" "), want);
-        self.said.clear();
-        self
-    }
-
-    #[track_caller]
-    fn asks_nothing(&mut self) {
-        assert_eq!(self.sequence.take_request(), None);
-    }
-}
+use kvpick_agent_core::decode::Replayed;
+use publisher::{Publisher, message};
 
 #[test]
 fn joined_from_the_first_batch_by_replay() {
@@ -156,11 +70,35 @@ fn joined(replay: bool) -> Publisher {
 #[test]
 fn what_was_published_before_the_subscription_took_hold_is_found_by_a_check() {
     let mut it = joined(true);
-    it.sequence.check();
-    it.replay(3, "3a 4a").said("4a").asks_nothing();
-    let mut it = joined(false);
-    it.sequence.check();
-    it.asks_nothing();
+    it.checked().replay(3, "3a 4a").said("4a").asks_nothing();
+    joined(false).checked().asks_nothing();
+}
+
+#[test]
+fn a_check_that_fails_takes_nothing_away() {
+    let mut it = joined(true);
+    it.checked().live("4a").fail().said("4a");
+    it.live("5a").said("5a").asks_nothing();
+    // Unless what came meanwhile shows that something is missing, or another process.
+    joined(true).checked().live("6a").fail().said("Lost/partial 6a");
+    let mut it = joined(true);
+    it.started(Some(1.0)).checked().started(Some(2.0)).fail().said("Unproven/partial");
+    // Only one at a time.
+    let mut it = joined(true);
+    it.checked();
+    assert!(!it.sequence.check());
+}
+
+#[test]
+fn a_replay_that_stops_halfway_is_no_knowledge_until_one_comes_to_its_end() {
+    let mut it = Publisher::new(true);
+    it.connected().replay(0, "0a 1a ...").said("Start/complete 0a 1a").stops().said("Lost/partial");
+    it.live("4a").said("").fail().said("Start/partial 4a");
+    it.checked().live("5a").replay(0, "0a 1a 2a 3a 4a").said("Start/complete 0a 1a 2a 3a 4a 5a");
+    // What was proved and only not completed, too.
+    it.live("8a").replay(5, "5a 6a ...").said("6a").stops().said("Lost/partial Start/partial 8a");
+    it.checked().replay(0, "7a 8a").said("Start/partial 7a 8a");
+    it.checked().replay(8, "8a").said("");
 }
 
 #[test]
@@ -256,8 +194,11 @@ fn upon_reconnection_no_answer_proves_nothing() {
 fn a_lost_connection_ends_a_replay() {
     let mut it = Publisher::new(true);
     it.connected().replay(0, "0a 1a ...").said("Start/complete 0a 1a");
-    it.live("9a").disconnected().said("");
-    it.connected().replay(1, "1a 2a").said("2a");
+    it.live("9a").disconnected().said("Lost/partial");
+    it.connected().replay(0, "0a 1a 2a").said("Start/complete 0a 1a 2a");
+    // What was known before it stays.
+    it.live("5a").replay(2, "2a 3a ...").said("3a").disconnected().said("");
+    it.connected().replay(3, "3a 4a 5a").said("4a 5a");
 }
 
 #[test]
@@ -286,6 +227,44 @@ fn without_replay_a_lost_connection_needs_the_start_time() {
 }
 
 #[test]
+fn without_replay_a_start_time_that_does_not_come_proves_nothing() {
+    let mut it = joined(false);
+    it.started(Some(1.0)).disconnected().connected().live("0b 1b").waited(4).said("");
+    assert_eq!(it.sequence.due(), Some(it.now + Duration::from_secs(1)));
+    it.waited(1).said("Unproven/partial Start/complete 0b 1b");
+    assert_eq!(it.sequence.due(), None);
+    // It is that of the publisher heard since.
+    it.started(Some(2.0)).live("2b").said("2b");
+}
+
+#[test]
+fn what_waited_for_a_start_time_and_went_lost_is_missed() {
+    let mut it = joined(false);
+    it.started(Some(1.0)).disconnected().connected().live("4a").disconnected().said("Unproven/partial");
+    let mut it = joined(false);
+    it.started(Some(1.0)).disconnected().disconnected().started(Some(1.0)).said("");
+    let mut it = joined(false);
+    it.started(Some(1.0)).disconnected();
+    it.flood(4);
+    it.started(Some(1.0));
+    assert_eq!(it.said.last().unwrap(), "Lost/partial");
+}
+
+#[test]
+fn what_is_left_of_an_old_connection_is_not_the_new_process() {
+    let mut it = joined(false);
+    it.started(Some(1.0)).live("4a").started(Some(2.0)).said("4a Restarted/partial");
+    // The old one's last batches, which the new one's start time would prove.
+    it.live("5a 6a").said("Start/partial 5a 6a").disconnected().said("Unproven/partial");
+    it.connected().live("0b").started(Some(2.0)).said("Start/complete 0b").disconnected().started(Some(2.0));
+    it.said("");
+    // Also where all of it was left.
+    let mut it = Publisher::new(false);
+    it.started(Some(1.0)).connected().started(Some(2.0)).live("0a 1a").said("Start/complete 0a 1a");
+    it.disconnected().said("Unproven/partial");
+}
+
+#[test]
 fn a_start_time_from_before_the_disconnection_proves_nothing() {
     let mut it = joined(false);
     it.started(Some(1.0)).said("");
@@ -307,13 +286,18 @@ fn a_new_start_time_alone_is_a_restart_or_asks_for_proof() {
 fn what_is_held_back_is_bounded() {
     let mut it = Publisher::new(true);
     it.connected();
-    for number in 0..10_000 {
-        it.live(&format!("{number}a"));
-    }
+    it.flood(0);
     let all: Vec<_> = (0..20).map(|number| format!("{number}a")).collect();
     it.replay(0, &all.join(" "));
     assert_eq!(it.sequence.last(), Some(4_095));
-    // The rest is asked for as soon as the next one shows the gap.
-    it.live("10000a");
-    assert!(it.sequence.is_asking());
+    // The rest is asked for at once, as there may be no next one that would show the gap.
+    let rest: Vec<_> = (4_095..10_000).map(|number| format!("{number}a")).collect();
+    it.replay(4_095, &rest.join(" ")).asks_nothing();
+    assert_eq!(it.sequence.last(), Some(9_999));
+    // Without a replay that ends, what was known is not known any more.
+    let mut it = joined(true);
+    it.checked();
+    it.flood(4);
+    it.fail();
+    assert_eq!(it.said.last().unwrap(), "Lost/partial");
 }

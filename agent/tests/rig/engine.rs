@@ -2,7 +2,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -62,6 +65,8 @@ pub(crate) struct Publisher {
     endpoint: String,
     pub(crate) replay: String,
     buffer: Buffer,
+    /// How many batches its replay socket gives before it falls silent.
+    pub(crate) answers: Arc<AtomicUsize>,
     pub(crate) wire: Wire,
 }
 
@@ -89,10 +94,11 @@ impl Publisher {
         router.set_linger(0).unwrap();
         router.bind("tcp://127.0.0.1:*").unwrap();
         let replay = router.get_last_endpoint().unwrap().unwrap();
-        let answers = Arc::clone(&buffer);
+        let answers = Arc::new(AtomicUsize::new(usize::MAX));
+        let (batches, most) = (Arc::clone(&buffer), Arc::clone(&answers));
         // Ends with the test's process.
-        std::thread::spawn(move || serve_replay(&router, &answers));
-        Self { context, socket, endpoint, replay, buffer, wire }
+        std::thread::spawn(move || serve_replay(&router, &batches, &most));
+        Self { context, socket, endpoint, replay, buffer, answers, wire }
     }
 
     pub(crate) fn endpoint(&self) -> &str {
@@ -109,6 +115,11 @@ impl Publisher {
     pub(crate) fn publish(&mut self, make: impl FnOnce(&mut Wire) -> Vec<Vec<u8>>) {
         let frames = make(&mut self.wire);
         self.buffer.lock().unwrap().push(frames.clone());
+        self.socket.send_multipart(frames, 0).unwrap();
+    }
+
+    /// Something that is no batch.
+    pub(crate) fn send(&self, frames: &[Vec<u8>]) {
         self.socket.send_multipart(frames, 0).unwrap();
     }
 
@@ -142,18 +153,22 @@ fn xpub(context: &zmq::Context) -> zmq::Socket {
 }
 
 /// As vLLM since 0.26 does: a topic before the sequence.
-fn serve_replay(router: &zmq::Socket, buffer: &Buffer) {
+fn serve_replay(router: &zmq::Socket, buffer: &Buffer, most: &AtomicUsize) {
     while let Ok(request) = router.recv_multipart(0) {
         let [id, empty, from] = &request[..] else { continue };
         let from = u64::from_be_bytes(from[..].try_into().unwrap());
         let batches = buffer.lock().unwrap().clone();
-        for batch in batches {
+        let most = most.load(Ordering::Relaxed);
+        let is_whole = batches.len() <= most;
+        for batch in batches.into_iter().take(most) {
             let number = u64::from_be_bytes(batch[1][..].try_into().unwrap());
             if number >= from {
                 let frames = [&id[..], &empty[..], &batch[0], &batch[1], &batch[2]];
                 router.send_multipart(frames, 0).unwrap();
             }
         }
-        router.send_multipart([&id[..], &empty[..], b"", &[0xff; 8], b""], 0).unwrap();
+        if is_whole {
+            router.send_multipart([&id[..], &empty[..], b"", &[0xff; 8], b""], 0).unwrap();
+        }
     }
 }

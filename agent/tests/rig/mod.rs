@@ -4,6 +4,7 @@
 
 pub(crate) mod engine;
 pub(crate) mod server;
+pub(crate) mod twins;
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -12,6 +13,11 @@ use serde_json::Value;
 
 /// Bound of every wait. What is waited for takes milliseconds, or a few seconds where a time-out is part of it.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
+
+/// The lines about the events of an engine that binds.
+pub(crate) fn subscribe(publisher: &engine::Publisher) -> String {
+    format!("subscribe: '{}', replay: '{}'", publisher.endpoint(), publisher.replay)
+}
 
 /// A running agent.
 pub(crate) struct Agent {

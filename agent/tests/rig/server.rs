@@ -60,6 +60,8 @@ pub(crate) struct Manner {
 
 #[derive(Clone)]
 struct Service {
+    /// Another one for each server.
+    name: String,
     view: Arc<watch::Sender<View>>,
     manner: watch::Receiver<Manner>,
     /// What a test has it say on its newest stream.
@@ -86,8 +88,6 @@ impl Server {
         let (sender, view) = watch::channel(View::default());
         let (manner, manners) = watch::channel(Manner::default());
         let (say, said) = mpsc::channel(16);
-        let service =
-            Service { view: Arc::new(sender), manner: manners, say: Arc::new(tokio::sync::Mutex::new(said)) };
         let deadline = std::time::Instant::now() + LONG;
         let listener = loop {
             // The one before it at this address ends in the background.
@@ -99,6 +99,12 @@ impl Server {
         };
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
+        let service = Service {
+            name: format!("test/{address}"),
+            view: Arc::new(sender),
+            manner: manners,
+            say: Arc::new(tokio::sync::Mutex::new(said)),
+        };
         runtime.spawn(async move {
             let incoming =
                 TcpIncoming::from(TcpListener::from_std(listener).unwrap()).with_nodelay(Some(true));
@@ -180,7 +186,7 @@ impl Service {
                     let message = AgentMessage::try_from(message).expect("a valid message");
                     let answer = match &message {
                         AgentMessage::Hello(_) => {
-                            Some(ServerMessage::Welcome(Welcome { protocol: PROTOCOL, server: "test".to_owned() }))
+                            Some(ServerMessage::Welcome(Welcome { protocol: PROTOCOL, server: self.name.clone() }))
                         }
                         AgentMessage::Describe(handle, _) if manner.refuses => {
                             Some(ServerMessage::Refused(*handle, "not yours".to_owned()))
@@ -230,7 +236,8 @@ impl View {
                 };
                 self.changed_keys += change.steps.iter().map(keys).sum::<usize>();
                 apply(&mut replica.held, &change.steps);
-                replica.applied = change.applied.or(replica.applied);
+                let cleared = change.steps.contains(&Step::Cleared);
+                replica.applied = change.applied.or_else(|| replica.applied.filter(|_| !cleared));
             }
             AgentMessage::Copy(handle, chunk) => {
                 let replica = self.replicas.get_mut(&handle).expect("described");

@@ -90,6 +90,12 @@ impl Replayed {
     }
 }
 
+/// The number of the batch in these frames of a replay socket's answer, if there is one.
+#[must_use]
+pub fn replayed_number(frames: &[Vec<u8>]) -> Option<u64> {
+    number(&frames[frames.len().checked_sub(2)?]).ok().filter(|it| *it != u64::MAX)
+}
+
 /// Whether these frames are the end of a replay socket's answer.
 #[must_use]
 pub fn is_replay_end(frames: &[Vec<u8>]) -> bool {

@@ -1,11 +1,15 @@
 //! One engine, or one rank of one: what it holds, how it names it, how busy it is, and whether that can be trusted.
 
+mod checks;
+mod config;
 mod portrait;
 
 use std::time::{Duration, Instant};
 
-use kvpick_proto::words::{Change, Completeness, Description, Load, ReplicaName};
+use kvpick_proto::words::{Change, Completeness, Description, Load, Step};
 
+use checks::Checks;
+pub use config::{Config, Counts};
 pub use portrait::Models;
 use portrait::Portrait;
 
@@ -30,42 +34,6 @@ pub const PATIENCE: Duration = Duration::from_secs(5);
 /// beside a running engine has it within milliseconds, and a copy before that would empty what servers know.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// After connecting, a second look for what was published before the subscription took hold.
-const CHECK_AFTER: Duration = Duration::from_secs(1);
-
-/// Which engine this is, and how its events are had.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Config {
-    /// Its name.
-    pub name: ReplicaName,
-    /// Whether its events are wanted.
-    pub events: bool,
-    /// Whether it has a replay socket.
-    pub replay: bool,
-    /// Whether requests reach its rank by a header, its address being that of other ranks too.
-    pub rank_by_header: bool,
-    /// Roots to try beside the usual ones: values of `PYTHONHASHSEED`.
-    pub roots: Vec<String>,
-}
-
-/// What happened, in numbers since the start.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-#[expect(missing_docs, reason = "named by themselves")]
-pub struct Counts {
-    pub batches: u64,
-    pub stored_events: u64,
-    pub removed_events: u64,
-    pub cleared_events: u64,
-    pub unknown_events: u64,
-    pub undecodable: u64,
-    pub replays: u64,
-    pub failed_replays: u64,
-    pub resets_restarted: u64,
-    pub resets_lost: u64,
-    pub resets_unproven: u64,
-    pub naming_misfits: u64,
-}
-
 /// One engine.
 ///
 /// Inputs are the methods `on_…`; after each, [`Engine::take_replay_request`] may have something, and
@@ -77,6 +45,8 @@ pub struct Engine {
     mirror: Mirror,
     portrait: Portrait,
     load: Option<(Load, Instant)>,
+    /// Whether the mirror has all that the engine holds, or will have once its history is through.
+    is_whole: bool,
     /// Engine batch up to which everything is in the mirror, and what of that was announced.
     applied: Option<u64>,
     announced: Option<u64>,
@@ -85,7 +55,7 @@ pub struct Engine {
     flushed: Option<Instant>,
     /// Until when to wait for a connection before what is known counts as all that can be known.
     settled_at: Option<Instant>,
-    check_at: Option<Instant>,
+    checks: Checks,
     /// Since when there has been no connection to its events.
     unconnected: Option<Instant>,
     counts: Counts,
@@ -98,14 +68,15 @@ impl Engine {
         Self {
             sequence: Sequence::new(config.replay),
             mirror: Mirror::new(),
-            portrait: Portrait::new(&config, unix_ms),
+            portrait: Portrait::new(&config, now, unix_ms),
             load: None,
+            is_whole: false,
             applied: None,
             announced: None,
             dirty: None,
             flushed: None,
             settled_at: (config.events && config.replay).then(|| now + SETTLE),
-            check_at: None,
+            checks: Checks::default(),
             unconnected: config.events.then_some(now),
             counts: Counts::default(),
             config,
@@ -118,11 +89,11 @@ impl Engine {
         &self.config
     }
 
-    /// What is true of it apart from blocks and load; `None` before its API was asked for the first time, as then
-    /// nearly all of it is unknown.
+    /// What is true of it apart from blocks and load; `None` before its API answered for the first time, or did not for
+    /// two seconds, as then nearly all of it is unknown.
     #[must_use]
     pub fn description(&self) -> Option<&Description> {
-        Some(self.portrait.description()).filter(|_| self.portrait.was_asked())
+        Some(self.portrait.description()).filter(|_| self.portrait.is_describable())
     }
 
     /// As [`Self::description`], however little is known.
@@ -152,7 +123,7 @@ impl Engine {
     /// What happened so far.
     #[must_use]
     pub const fn counts(&self) -> Counts {
-        self.counts
+        Counts { long_texts: self.portrait.long_texts(), ..self.counts }
     }
 
     /// What to ask its replay socket for, once. A later request replaces an earlier one.
@@ -165,7 +136,7 @@ impl Engine {
     /// what a copy does not name.
     #[must_use]
     pub fn is_settled(&self, now: Instant) -> bool {
-        !self.sequence.is_asking() && self.settled_at.is_none_or(|at| at <= now)
+        self.sequence.is_settled() && self.settled_at.is_none_or(|at| at <= now)
     }
 
     // === Its events ===
@@ -174,7 +145,7 @@ impl Engine {
     pub fn on_connected(&mut self, now: Instant) {
         self.unconnected = None;
         self.settled_at = None;
-        self.check_at = Some(now + CHECK_AFTER);
+        self.checks.on_connected(self.config.replay, now);
         self.sequence.on_connected();
         self.portrait.on_connected();
     }
@@ -182,7 +153,7 @@ impl Engine {
     /// The connection to its events is lost.
     pub fn on_disconnected(&mut self, now: Instant, unix_ms: u64) {
         self.unconnected = Some(now);
-        self.check_at = None;
+        self.checks.on_disconnected();
         let outputs = self.sequence.on_disconnected(now);
         self.follow(outputs, now, unix_ms);
     }
@@ -201,6 +172,8 @@ impl Engine {
     pub fn on_frames(&mut self, frames: Vec<Vec<u8>>, now: Instant, unix_ms: u64) -> Result<(), DecodeError> {
         let message = Message::live(frames).inspect_err(|_| self.counts.undecodable += 1)?;
         self.portrait.on_heard();
+        // What is heard has a connection, whatever was said of others.
+        self.unconnected = None;
         let outputs = self.sequence.on_live(message);
         self.follow(outputs, now, unix_ms);
         Ok(())
@@ -220,7 +193,10 @@ impl Engine {
     ) -> Result<(), DecodeError> {
         let replayed = Replayed::from_frames(frames).inspect_err(|_| self.counts.undecodable += 1)?;
         self.portrait.on_heard();
-        self.counts.replays += u64::from(replayed == Replayed::End);
+        if replayed == Replayed::End && self.sequence.is_asking_for(id) {
+            self.counts.replays += 1;
+            self.checks.on_replayed();
+        }
         let outputs = self.sequence.on_replayed(id, replayed);
         self.follow(outputs, now, unix_ms);
         Ok(())
@@ -228,12 +204,16 @@ impl Engine {
 
     /// Its replay socket does not answer, or not any further.
     pub fn on_replay_failed(&mut self, id: u64, reason: &str, now: Instant, unix_ms: u64) {
+        if !self.sequence.is_asking_for(id) {
+            return;
+        }
         self.counts.failed_replays += 1;
+        self.checks.on_failed(now);
         let outputs = self.sequence.on_replay_failed(id);
         self.follow(outputs, now, unix_ms);
         if self.sequence.last().is_none() {
             self.on_events_failed(
-                format!("its replay socket does not answer: {reason}"),
+                format!("its replay socket does not answer, or not to the end: {reason}"),
                 "give the engine a replay_endpoint (`kvpick-agent engine-args` prints it), or leave `replay` out \
                  of the agent's configuration"
                     .to_owned(),
@@ -278,10 +258,13 @@ impl Engine {
     // === Time ===
 
     /// Does what is due by time alone.
-    pub fn on_time(&mut self, now: Instant) {
+    pub fn on_time(&mut self, now: Instant, unix_ms: u64) {
         self.settled_at.take_if(|at| *at <= now);
-        if self.check_at.take_if(|at| *at <= now).is_some() {
-            self.sequence.check();
+        self.portrait.on_time(now);
+        self.checks.on_time(&mut self.sequence, now);
+        let outputs = self.sequence.on_time(now);
+        if !outputs.is_empty() {
+            self.follow(outputs, now, unix_ms);
         }
         if self.unconnected.take_if(|since| *since + PATIENCE <= now).is_some() {
             self.on_events_failed(
@@ -295,12 +278,16 @@ impl Engine {
     #[must_use]
     pub fn due(&self) -> Option<Instant> {
         let patience = self.unconnected.map(|it| it + PATIENCE);
-        [self.flush_due(), self.settled_at, self.check_at, patience].into_iter().flatten().min()
+        let others = [self.settled_at, self.checks.due(), self.portrait.due(), self.sequence.due(), patience];
+        others.into_iter().chain([self.flush_due()]).flatten().min()
     }
 
     /// When the next announcement is due; `None` while there is nothing to announce.
     #[must_use]
     pub fn flush_due(&self) -> Option<Instant> {
+        if self.sequence.is_rebuilding() && !self.mirror.was_cleared() {
+            return None;
+        }
         let gathered = self.dirty? + GATHER;
         Some(self.flushed.map_or(gathered, |it| gathered.max(it + FLUSH_EVERY)))
     }
@@ -310,9 +297,19 @@ impl Engine {
     /// What changed since the last announcement. From now on that is announced.
     #[must_use = "a change that is dropped is never announced again"]
     pub fn take_change(&mut self, now: Instant) -> Option<Change> {
+        if self.sequence.is_rebuilding() {
+            // That what was known went is told at once; what is known instead, once it is all there.
+            if !self.mirror.take_clear() {
+                return None;
+            }
+            (self.announced, self.flushed) = (None, Some(now));
+            return Some(Change { steps: vec![Step::Cleared], applied: None });
+        }
         self.dirty.take()?;
         let steps = self.mirror.take_net_change();
-        let applied = self.applied.filter(|_| self.applied != self.announced);
+        // With a clear goes what servers were told as applied.
+        let is_new = self.applied != self.announced || steps.contains(&Step::Cleared);
+        let applied = self.applied.filter(|_| is_new);
         self.announced = self.applied;
         if steps.is_empty() && applied.is_none() {
             return None;
@@ -340,6 +337,9 @@ impl Engine {
             }
             self.dirty.get_or_insert(now);
         }
+        if self.is_whole && !self.sequence.is_rebuilding() {
+            self.portrait.set_completeness(Completeness::Complete);
+        }
         self.portrait.settle();
     }
 
@@ -361,12 +361,14 @@ impl Engine {
     }
 
     fn reset(&mut self, complete: bool, unix_ms: u64) {
-        self.mirror.clear();
-        self.portrait.set_completeness(if complete {
-            Completeness::Complete
+        // Where nothing was held, servers still have to be told that what they know as applied is another's.
+        if self.announced.is_some() {
+            self.mirror.start_anew();
         } else {
-            Completeness::PartialSince { unix_ms }
-        });
+            self.mirror.clear();
+        }
+        self.is_whole = complete;
+        self.portrait.set_completeness(Completeness::PartialSince { unix_ms });
     }
 
     fn event(&mut self, event: Event) {
@@ -384,7 +386,7 @@ impl Engine {
                 self.counts.cleared_events += 1;
                 self.mirror.clear();
                 // From here on every block that it holds is one that it announced.
-                self.portrait.set_completeness(Completeness::Complete);
+                self.is_whole = true;
             }
         }
     }

@@ -1,22 +1,25 @@
 //! What is true of an engine apart from its blocks and its load, put together from all that shows it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kvpick_proto::words::{Adapter, Completeness, Description, EngineStatus, Events, Group, Tier};
 
 use super::{Config, PATIENCE};
 use crate::{
+    bounds::{MAX_LIST, fits},
     decode::Stored,
     domain::{Fit, Naming},
     load::Metrics,
+    mirror::MAX_GROUPS,
 };
 
 /// Tokens looked up in the engine's cache, and not found there, that show with no event heard that it announces
 /// nothing: several requests with several blocks each.
 const UNANNOUNCED_TOKENS: u64 = 4_096;
 
-/// Far more than any model has; a bound for what comes over the network.
-const MAX_GROUPS: usize = 64;
+/// How long an engine whose API does not answer is not described: until its metrics tell who it is it would look like
+/// another engine, and servers would forget what they know.
+const DESCRIBE_AFTER: Duration = Duration::from_secs(2);
 
 /// What an engine's `/v1/models` says.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -33,18 +36,23 @@ pub struct Models {
 #[derive(Debug)]
 pub(super) struct Portrait {
     description: Description,
-    /// Whether its API was asked with whatever result: before that there is nothing to describe.
-    asked: bool,
+    /// Whether it can be described: its metrics were had, or could not be had for a while.
+    describable: bool,
+    /// Until when it is not described though its API does not answer; and whether it was asked.
+    describe_at: Instant,
+    was_asked: bool,
     naming: Naming,
     is_naming_new: bool,
     /// Since when its metrics can't be had.
     failing: Option<Instant>,
+    /// Texts left out for their length, and lists cut.
+    long_texts: u64,
     /// Tokens not found in its cache when events were awaited for the first time.
     unannounced: Option<u64>,
 }
 
 impl Portrait {
-    pub(super) fn new(config: &Config, unix_ms: u64) -> Self {
+    pub(super) fn new(config: &Config, now: Instant, unix_ms: u64) -> Self {
         let description = Description {
             name: config.name,
             incarnation: String::new(),
@@ -65,8 +73,17 @@ impl Portrait {
             tier_weights: vec![(Tier::Gpu, 1.0)],
         };
         let naming = Naming::new(&config.roots);
-        let mut it =
-            Self { description, asked: false, naming, is_naming_new: true, failing: None, unannounced: None };
+        let mut it = Self {
+            description,
+            describable: false,
+            describe_at: now + DESCRIBE_AFTER,
+            was_asked: false,
+            naming,
+            is_naming_new: true,
+            failing: None,
+            long_texts: 0,
+            unannounced: None,
+        };
         it.settle();
         it
     }
@@ -75,8 +92,21 @@ impl Portrait {
         &self.description
     }
 
-    pub(super) const fn was_asked(&self) -> bool {
-        self.asked
+    pub(super) const fn is_describable(&self) -> bool {
+        self.describable
+    }
+
+    /// When it is described however little is known.
+    pub(super) fn due(&self) -> Option<Instant> {
+        (self.was_asked && !self.describable).then_some(self.describe_at)
+    }
+
+    pub(super) fn on_time(&mut self, now: Instant) {
+        self.describable |= self.due().is_some_and(|at| at <= now);
+    }
+
+    pub(super) const fn long_texts(&self) -> u64 {
+        self.long_texts
     }
 
     /// Takes what the naming has found out since into the description.
@@ -120,9 +150,15 @@ impl Portrait {
         if stored.tokens.is_empty() || stored.tier.is_some_and(|it| it != Tier::Gpu) {
             return;
         }
+        let index = stored.group.unwrap_or(0);
+        if index >= MAX_GROUPS {
+            return;
+        }
+        let kind = stored.kind.as_deref().unwrap_or_default();
+        let kind = if self.take(kind) { kind.to_owned() } else { String::new() };
         let group = Group {
-            index: stored.group.unwrap_or(0),
-            kind: stored.kind.clone().unwrap_or_default(),
+            index,
+            kind,
             block_size: stored.block_size,
             sliding_window: stored.sliding_window.unwrap_or(0),
         };
@@ -130,16 +166,23 @@ impl Portrait {
         match groups.binary_search_by_key(&group.index, |it| it.index) {
             // What is known stays: some groups announce parts of blocks in between, with another size.
             Ok(at) if groups[at].kind.is_empty() && !group.kind.is_empty() => groups[at] = group,
-            Err(at) if groups.len() < MAX_GROUPS => groups.insert(at, group),
-            Ok(_) | Err(_) => (),
+            Err(at) => groups.insert(at, group),
+            Ok(_) => (),
         }
+    }
+
+    /// Whether a text of the engine's is taken; one that is not is counted.
+    fn take(&mut self, text: &str) -> bool {
+        let taken = fits(text);
+        self.long_texts += u64::from(!taken);
+        taken
     }
 
     // === The engine's API ===
 
     /// Returns whether these are metrics of a vLLM.
     pub(super) fn on_metrics(&mut self, metrics: &Metrics) -> bool {
-        self.asked = true;
+        self.describable = true;
         self.failing = None;
         let description = &mut self.description;
         if !metrics.is_vllm {
@@ -187,9 +230,9 @@ impl Portrait {
     /// Returns whether it counts as down now: at once where nothing listens, else after a while, since a busy
     /// engine may be slow to answer.
     pub(super) fn on_scrape_failed(&mut self, reason: String, refused: bool, now: Instant) -> bool {
-        let first = !std::mem::replace(&mut self.asked, true);
+        self.was_asked = true;
         let since = *self.failing.get_or_insert(now);
-        let is_down = refused || first || since + PATIENCE <= now;
+        let is_down = refused || !self.describable || since + PATIENCE <= now;
         if is_down {
             self.description.status = EngineStatus::Down;
             self.description.status_reason = reason;
@@ -197,7 +240,12 @@ impl Portrait {
         is_down
     }
 
-    pub(super) fn on_models(&mut self, models: Models) {
+    pub(super) fn on_models(&mut self, mut models: Models) {
+        models.models.retain(|it| self.take(it));
+        models.adapters.retain(|it| self.take(&it.name) && self.take(&it.path));
+        self.long_texts += u64::from(models.models.len().max(models.adapters.len()) > MAX_LIST);
+        models.models.truncate(MAX_LIST);
+        models.adapters.truncate(MAX_LIST);
         self.naming.on_adapters(&models.adapters);
         self.description.models = models.models;
         self.description.adapters = models.adapters;
@@ -205,6 +253,7 @@ impl Portrait {
     }
 
     pub(super) fn on_version(&mut self, version: String) {
+        let version = if self.take(&version) { version } else { String::new() };
         self.naming.on_version(&version);
         self.description.engine_version = version;
         self.is_naming_new = true;

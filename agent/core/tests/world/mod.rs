@@ -73,7 +73,8 @@ impl Server {
                 let replica = self.replicas.get_mut(handle).expect("a change of what was described");
                 assert_eq!(replica.copy, None, "a change within a copy");
                 apply(&mut replica.held, &change.steps);
-                replica.applied = change.applied.or(replica.applied);
+                let cleared = change.steps.contains(&Step::Cleared);
+                replica.applied = change.applied.or_else(|| replica.applied.filter(|_| !cleared));
             }
             AgentMessage::Copy(handle, chunk) => {
                 let replica = self.replicas.get_mut(handle).expect("a copy of what was described");
@@ -84,7 +85,7 @@ impl Server {
                 apply(&mut named, &chunk.steps);
                 if chunk.last {
                     replica.held = named;
-                    replica.applied = chunk.applied.or(replica.applied);
+                    replica.applied = chunk.applied;
                 } else {
                     replica.copy = Some(named);
                 }
@@ -182,7 +183,7 @@ impl World {
     pub(crate) fn flush(&mut self) {
         self.now += FLUSH_EVERY;
         for (handle, _) in self.engines.clone() {
-            self.node.on_time(handle, self.now);
+            self.node.on_time(handle, self.now, UNIX_MS);
         }
     }
 

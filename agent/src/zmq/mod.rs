@@ -1,37 +1,53 @@
 //! An engine's sockets. libzmq blocks, so each subscription has its own thread, and so has each replay.
 
+mod connections;
+mod replay;
+mod room;
+
 use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use kvpick_agent_core::{decode::is_replay_end, sequence::ReplayRequest};
-use tokio::sync::mpsc;
-use zmq::{Context, PollItem, Socket, SocketEvent, SocketType};
+use kvpick_agent_core::sequence::ReplayRequest;
+use tokio::sync::{mpsc, oneshot};
+use zmq::{Context, PollItem, Socket, SocketType};
 
 use crate::config::{EventsConfig, Source};
+use connections::Connections;
+use room::{Room, Taken};
 
-/// Messages between the sockets and the engine's task. When it is full the threads wait, libzmq's own queue fills, and
-/// then the publisher drops messages, which shows as a gap.
-pub(crate) const HEARD: usize = 1_024;
-
-/// Messages that libzmq may keep for us: vLLM's own default for a subscriber that is slow.
-const HIGH_WATER: i32 = 100_000;
+/// Messages between the sockets and the engine's task, and their bytes. When either is too many the threads wait,
+/// libzmq's own queue fills, then the publisher's, and then the publisher drops messages, which shows as a gap.
+const HEARD: usize = 16_384;
+const HEARD_BYTES: usize = 64 << 20;
 
 /// Largest frame. A batch is some kilobytes; tens of megabytes are nothing that vLLM sends.
-const MAX_FRAME: i64 = 64 << 20;
+const MAX_FRAME: i64 = 16 << 20;
+
+/// Messages that libzmq may keep for us. It counts messages, not bytes, so that this times the largest frame is what
+/// an engine that means harm can make it keep: 512 MiB of events and as much of a replay, 1 GiB together. Fewer cost
+/// nothing, as what is not taken waits at the publisher: vLLM keeps 100,000 batches there.
+const HIGH_WATER: i32 = 32;
+
+/// Messages read in one go while connected, so that a flood leaves time for the monitor.
+const AT_ONCE: usize = 1_024;
+
+/// Bound of what is read of a connection that is lost: more than the high-water mark of many of them.
+const LEFT: usize = 64 * HIGH_WATER as usize;
+
+/// A subscription that has had no connection for so long is made anew. libzmq connects again by itself after a lost
+/// connection, but never after a peer that broke the protocol, as by a frame that is too large.
+const RENEW_AFTER: Duration = Duration::from_secs(5);
 
 /// vLLM's messages have 3 frames, and 4 in a replay; more are not kept.
 const MAX_FRAMES: usize = 8;
 
 /// How often a thread looks whether it has to end.
 const LOOK: Duration = Duration::from_millis(100);
-
-/// A replay that says nothing for so long will not go on: the publisher serves it between two batches.
-const REPLAY_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Between two attempts to bind.
 const BIND_AGAIN: Duration = Duration::from_secs(2);
@@ -51,14 +67,43 @@ pub(crate) enum Heard {
     ReplayFailed(u64, String),
 }
 
+/// What was heard, and the room that it takes until it is dropped.
+pub(crate) type Item = (Heard, Taken);
+
+/// The threads' side of the channel.
+#[derive(Clone)]
+struct Into {
+    items: mpsc::Sender<Item>,
+    room: Room,
+}
+
+/// The other side of the channel is gone.
+struct Gone;
+
+impl Into {
+    /// Waits until there is room.
+    fn send(&self, heard: Heard) -> Result<(), Gone> {
+        let bytes = match &heard {
+            Heard::Message(frames) | Heard::Replay(_, frames) => frames.iter().map(Vec::len).sum(),
+            _ => 0,
+        };
+        let taken = self.room.take(bytes);
+        self.items.blocking_send((heard, taken)).map_err(|_| Gone)
+    }
+}
+
 /// One engine's sockets. Dropping it ends their threads.
 pub(crate) struct Sockets {
+    /// Of the replays.
     context: Context,
     stop: Arc<AtomicBool>,
     replay: Option<String>,
     /// The replay request in force.
     current: Arc<AtomicU64>,
-    into: mpsc::Sender<Heard>,
+    into: Into,
+    items: mpsc::Receiver<Item>,
+    /// Closed once the subscription's thread has ended.
+    ended: oneshot::Receiver<()>,
 }
 
 impl Drop for Sockets {
@@ -96,46 +141,54 @@ impl Opened {
     /// # Errors
     ///
     /// The system has no thread to give.
-    pub(crate) fn run(self) -> std::io::Result<(Sockets, mpsc::Receiver<Heard>)> {
-        let (into, heard) = mpsc::channel(HEARD);
+    pub(crate) fn run(self) -> std::io::Result<Sockets> {
+        let (sender, items) = mpsc::channel(HEARD);
+        let into = Into { items: sender, room: Room::new(HEARD_BYTES) };
         let stop = Arc::new(AtomicBool::new(false));
+        let (alive, ended) = oneshot::channel();
         let sockets = Sockets {
-            context: self.context.clone(),
+            context: Context::new(),
             stop: Arc::clone(&stop),
             replay: self.events.replay.clone(),
             current: Arc::new(AtomicU64::new(0)),
             into: into.clone(),
+            items,
+            ended,
         };
         std::thread::Builder::new().name("events".to_owned()).spawn(move || {
+            // However this thread ends, this is dropped.
+            let _alive: oneshot::Sender<()> = alive;
             // Ends when it is stopped, or when nobody listens any more.
             let _ended = listen(self, &into, &stop);
         })?;
-        Ok((sockets, heard))
+        Ok(sockets)
     }
 }
 
 impl Sockets {
+    /// Takes up to `most` of what was heard, and waits for the first; 0 once the subscription's thread has ended, which
+    /// it should not.
+    pub(crate) async fn receive(&mut self, into: &mut Vec<Item>, most: usize) -> usize {
+        tokio::select! {
+            biased;
+            count = self.items.recv_many(into, most) => count,
+            _ = &mut self.ended => 0,
+        }
+    }
+
     /// Asks the replay socket, on a thread of its own. An earlier request is given up.
-    pub(crate) fn replay(&self, request: ReplayRequest) {
-        let Some(endpoint) = self.replay.clone() else { return };
+    ///
+    /// # Errors
+    ///
+    /// The system has no thread to give.
+    pub(crate) fn replay(&self, request: ReplayRequest) -> std::io::Result<()> {
+        let Some(endpoint) = self.replay.clone() else { return Ok(()) };
         self.current.store(request.id, Ordering::Relaxed);
         let (context, into) = (self.context.clone(), self.into.clone());
         let (stop, current) = (Arc::clone(&self.stop), Arc::clone(&self.current));
         let is_over = move || stop.load(Ordering::Relaxed) || current.load(Ordering::Relaxed) != request.id;
-        let spawned = std::thread::Builder::new().name("replay".to_owned()).spawn(move || {
-            if let Err(error) = replay(&context, &endpoint, request, &into, is_over) {
-                let reason = match error {
-                    zmq::Error::EAGAIN => format!("no answer for {} s", REPLAY_PATIENCE.as_secs()),
-                    other => other.to_string(),
-                };
-                // If nobody listens any more, nobody has to know.
-                let _gone = into.blocking_send(Heard::ReplayFailed(request.id, reason));
-            }
-        });
-        if let Err(error) = spawned {
-            // The caller is the receiver's task, so it must not wait here for room.
-            let _full = self.into.try_send(Heard::ReplayFailed(request.id, error.to_string()));
-        }
+        let run = move || replay::run(&context, &endpoint, request, &into, is_over);
+        std::thread::Builder::new().name("replay".to_owned()).spawn(run).map(drop)
     }
 }
 
@@ -152,8 +205,7 @@ fn subscribe(context: &Context, events: &EventsConfig) -> Result<(Socket, Socket
     socket.set_tcp_keepalive(1)?;
     socket.set_tcp_keepalive_idle(10)?;
     socket.set_tcp_keepalive_intvl(5)?;
-    let wanted = SocketEvent::HANDSHAKE_SUCCEEDED.to_raw() | SocketEvent::DISCONNECTED.to_raw();
-    socket.monitor(MONITOR, wanted.into())?;
+    socket.monitor(MONITOR, Connections::events())?;
     let monitor = context.socket(SocketType::PAIR)?;
     monitor.set_linger(0)?;
     monitor.connect(MONITOR)?;
@@ -165,27 +217,37 @@ fn subscribe(context: &Context, events: &EventsConfig) -> Result<(Socket, Socket
     Ok((socket, monitor))
 }
 
-/// The other side of the channel is gone.
-struct Gone;
+/// Why a subscription is heard no more.
+enum End {
+    Stopped,
+    Failed(zmq::Error),
+    /// It has no connection, and may never have one again.
+    Alone,
+}
 
-fn listen(mut opened: Opened, into: &mpsc::Sender<Heard>, stop: &AtomicBool) -> Result<(), Gone> {
-    let send = |heard| into.blocking_send(heard).map_err(|_| Gone);
+fn listen(mut opened: Opened, into: &Into, stop: &AtomicBool) -> Result<(), Gone> {
     let remedy = match opened.events.source {
         Source::Subscribe(_) => "check `subscribe` in the agent's configuration",
         Source::Listen(_) => {
             "check that no other program has the port of `listen` in the agent's configuration"
         }
     };
+    // Whoever connects to a bound socket does so again by itself.
+    let renews = matches!(opened.events.source, Source::Subscribe(_));
     while !stop.load(Ordering::Relaxed) {
-        match opened.socket {
-            Ok((socket, monitor)) => {
-                let error = hear(&socket, &monitor, stop, &send)?;
-                send(Heard::Failed(error.to_string(), remedy))?;
-            }
-            Err(error) => send(Heard::Failed(error.to_string(), remedy))?,
+        let error = match &opened.socket {
+            Ok((socket, monitor)) => match hear(socket, monitor, renews, stop, into)? {
+                End::Stopped => return Ok(()),
+                End::Failed(error) => Some(error),
+                End::Alone => None,
+            },
+            Err(error) => Some(*error),
+        };
+        if let Some(error) = error {
+            into.send(Heard::Failed(error.to_string(), remedy))?;
+            let looks = BIND_AGAIN.as_millis() / LOOK.as_millis();
+            (0..looks).take_while(|_| !stop.load(Ordering::Relaxed)).for_each(|_| std::thread::sleep(LOOK));
         }
-        let looks = BIND_AGAIN.as_millis() / LOOK.as_millis();
-        (0..looks).take_while(|_| !stop.load(Ordering::Relaxed)).for_each(|_| std::thread::sleep(LOOK));
         // A context of its own, as the monitor's name is taken for as long as the old socket lingers.
         opened.context = Context::new();
         opened.socket = subscribe(&opened.context, &opened.events);
@@ -193,54 +255,51 @@ fn listen(mut opened: Opened, into: &mpsc::Sender<Heard>, stop: &AtomicBool) -> 
     Ok(())
 }
 
-/// Hears until it is stopped, or until the sockets fail, with the reason.
+/// Hears until something ends it.
 fn hear(
     socket: &Socket,
     monitor: &Socket,
+    renews: bool,
     stop: &AtomicBool,
-    send: &impl Fn(Heard) -> Result<(), Gone>,
-) -> Result<zmq::Error, Gone> {
+    into: &Into,
+) -> Result<End, Gone> {
+    let mut connections = Connections::default();
+    let mut alone = Instant::now();
     while !stop.load(Ordering::Relaxed) {
         let mut items: [PollItem<'_>; 2] =
             [monitor.as_poll_item(zmq::POLLIN), socket.as_poll_item(zmq::POLLIN)];
         match zmq::poll(&mut items, i64::try_from(LOOK.as_millis()).unwrap_or(i64::MAX)) {
-            Ok(0) | Err(zmq::Error::EINTR) => continue,
-            Ok(_) => (),
-            Err(error) => return Ok(error),
+            Ok(_) | Err(zmq::Error::EINTR) => (),
+            Err(error) => return Ok(End::Failed(error)),
         }
         let mut changes = Vec::new();
         while let Ok(frames) = receive(monitor, zmq::DONTWAIT) {
-            changes.extend(connection(&frames));
+            changes.extend(connections.on_event(&frames));
         }
         // What came before a disconnection belongs before it, what came after a connection after it.
         if changes.iter().any(|it| matches!(it, Heard::Disconnected)) {
-            drain(socket, send)?;
+            drain(socket, LEFT, into)?;
         }
-        changes.into_iter().try_for_each(send)?;
-        drain(socket, send)?;
+        changes.into_iter().try_for_each(|it| into.send(it))?;
+        drain(socket, AT_ONCE, into)?;
+        if !connections.is_empty() {
+            alone = Instant::now();
+        } else if renews && alone.elapsed() >= RENEW_AFTER {
+            return Ok(End::Alone);
+        }
     }
-    Ok(zmq::Error::ETERM)
+    Ok(End::Stopped)
 }
 
-fn drain(socket: &Socket, send: &impl Fn(Heard) -> Result<(), Gone>) -> Result<(), Gone> {
-    // Bounded, so that a flood leaves time for the monitor.
-    for _ in 0..HEARD {
+/// Passes on what has come, at most so many messages.
+fn drain(socket: &Socket, most: usize, into: &Into) -> Result<(), Gone> {
+    for _ in 0..most {
         match receive(socket, zmq::DONTWAIT) {
-            Ok(frames) => send(Heard::Message(frames))?,
+            Ok(frames) => into.send(Heard::Message(frames))?,
             Err(_) => break,
         }
     }
     Ok(())
-}
-
-/// The monitor's first frame: the event in 16 bits, then a value.
-fn connection(frames: &[Vec<u8>]) -> Option<Heard> {
-    let event = frames.first()?.first_chunk()?;
-    match u16::from_ne_bytes(*event) {
-        it if it == SocketEvent::HANDSHAKE_SUCCEEDED.to_raw() => Some(Heard::Connected),
-        it if it == SocketEvent::DISCONNECTED.to_raw() => Some(Heard::Disconnected),
-        _ => None,
-    }
 }
 
 /// One message; frames past the bound are read and left out.
@@ -255,39 +314,4 @@ fn receive(socket: &Socket, flags: i32) -> Result<Vec<Vec<u8>>, zmq::Error> {
             return Ok(frames);
         }
     }
-}
-
-/// Asks and passes the answer on, to its end.
-fn replay(
-    context: &Context,
-    endpoint: &str,
-    request: ReplayRequest,
-    into: &mpsc::Sender<Heard>,
-    is_over: impl Fn() -> bool,
-) -> Result<(), zmq::Error> {
-    // Not REQ: that takes one answer to one request.
-    let socket = context.socket(SocketType::DEALER)?;
-    socket.set_ipv6(false)?;
-    socket.set_linger(0)?;
-    socket.set_maxmsgsize(MAX_FRAME)?;
-    socket.set_rcvtimeo(i32::try_from(LOOK.as_millis()).unwrap_or(i32::MAX))?;
-    socket.connect(endpoint)?;
-    // vLLM answers nothing but an empty frame and 8 bytes.
-    socket.send_multipart([&b""[..], &request.from.to_be_bytes()], 0)?;
-    let mut waited = Duration::ZERO;
-    while !is_over() {
-        match receive(&socket, 0) {
-            Ok(frames) => {
-                waited = Duration::ZERO;
-                let is_end = is_replay_end(&frames);
-                if into.blocking_send(Heard::Replay(request.id, frames)).is_err() || is_end {
-                    return Ok(());
-                }
-            }
-            Err(zmq::Error::EAGAIN) if waited < REPLAY_PATIENCE => waited += LOOK,
-            Err(zmq::Error::EINTR) => (),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }

@@ -5,20 +5,21 @@
 //! been removals. A publisher's replay socket, where there is one, gives the missing batches, and proves by the last
 //! batch that we know (its time and content, to the byte) that it is still the same publisher.
 
-use std::{
-    collections::VecDeque,
-    hash::{DefaultHasher, Hasher as _},
-    time::Instant,
-};
+mod output;
+mod recent;
+mod waiting;
+
+use std::time::{Duration, Instant};
+
+pub use output::{Output, ReplayRequest, Why};
+use recent::{Recent, digest};
+use waiting::Waiting;
 
 use crate::decode::{Message, Replayed};
 
-/// Batches whose content is remembered, to tell a late duplicate from another publisher's batch of that number.
-const RECENT: usize = 1_024;
-
-/// Live batches kept while a replay is under way; past either bound they are left out, and asked for later.
-const HELD: usize = 4_096;
-const HELD_BYTES: usize = 64 << 20;
+/// How long a process start time may prove after a lost connection that the publisher is the same. An engine that does
+/// not say it for so long may not say it for hours, and what is known of it may be another's.
+const DOUBT: Duration = Duration::from_secs(5);
 
 /// The batches of one rank's publisher.
 #[derive(Debug)]
@@ -27,18 +28,21 @@ pub struct Sequence {
     replay: bool,
     /// Number of the batch that comes next; `None` while nothing is known of the publisher.
     next: Option<u64>,
-    /// The last batches' numbers and digests.
-    recent: VecDeque<(u64, u64)>,
+    recent: Recent,
     /// Batches below this were replayed on this connection, so that live copies of them may still come.
     replayed_to: u64,
+    /// Whether the next replay has to give everything, as the last one did not come to its end.
+    whole: bool,
     asking: Option<Asking>,
     request: Option<ReplayRequest>,
     last_id: u64,
-    held: VecDeque<Message>,
-    held_bytes: usize,
+    waiting: Waiting,
     /// Since when the connection is lost with no replay to prove anything, but a process start time that may.
     doubt: Option<Instant>,
     process_start: Option<f64>,
+    is_connected: bool,
+    /// Whether that changed within this connection, so that what is heard on it is not of that process.
+    moved: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,45 +51,10 @@ struct Asking {
     from: u64,
     /// Digest of batch `from`, where that is known and has to be proved; else everything is asked for.
     proof: Option<u64>,
+    /// Whether what is known stands only if this is answered. Else it only looks for what may be missing.
+    urgent: bool,
     answered: bool,
     next_before: Option<u64>,
-}
-
-/// What to ask the publisher's replay socket for. A later request replaces an earlier one.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct ReplayRequest {
-    /// Goes with the answers.
-    pub id: u64,
-    /// First batch wanted.
-    pub from: u64,
-}
-
-/// What follows from an input, in order.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Output {
-    /// The next batch.
-    Deliver(Message),
-    /// Whatever was known of the engine is not known any more. What is delivered from here on is all that it holds
-    /// if `complete`, else a part of it.
-    Reset {
-        /// Whether batches are delivered from the publisher's first.
-        complete: bool,
-        /// What happened.
-        why: Why,
-    },
-}
-
-/// Why knowledge was given up.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Why {
-    /// There was none yet.
-    Start,
-    /// It is another publisher now.
-    Restarted,
-    /// Batches are missing and can't be had.
-    Lost,
-    /// The connection was lost, and nothing proves that it is still the same publisher.
-    Unproven,
 }
 
 impl Sequence {
@@ -95,15 +64,17 @@ impl Sequence {
         Self {
             replay,
             next: None,
-            recent: VecDeque::new(),
+            recent: Recent::new(),
             replayed_to: 0,
+            whole: false,
             asking: None,
             request: None,
             last_id: 0,
-            held: VecDeque::new(),
-            held_bytes: 0,
+            waiting: Waiting::new(),
             doubt: None,
             process_start: None,
+            is_connected: false,
+            moved: false,
         }
     }
 
@@ -116,10 +87,24 @@ impl Sequence {
         }
     }
 
-    /// Whether batches are being asked for, so that what is known now is about to change at once.
+    /// Whether what was delivered is as much as can be known at once: nothing is being asked for, or it is certain that
+    /// the answer only adds to it.
     #[must_use]
-    pub const fn is_asking(&self) -> bool {
-        self.asking.is_some()
+    pub fn is_settled(&self) -> bool {
+        self.asking.is_none_or(|it| it.answered && it.proof.is_some())
+    }
+
+    /// Whether a history is being delivered from its start, and has not come to its end: up to there it has blocks that
+    /// went long ago.
+    #[must_use]
+    pub fn is_rebuilding(&self) -> bool {
+        self.asking.is_some_and(|it| it.answered && it.proof.is_none())
+    }
+
+    /// Whether that request is the one under way.
+    #[must_use]
+    pub fn is_asking_for(&self, id: u64) -> bool {
+        self.asking.is_some_and(|it| it.id == id)
     }
 
     /// What to ask the replay socket for, once.
@@ -130,30 +115,44 @@ impl Sequence {
 
     /// The subscription has a connection now.
     pub fn on_connected(&mut self) {
+        self.is_connected = true;
         if self.replay {
-            self.ask();
+            self.ask(true);
         }
     }
 
     /// Asks whether there is something that did not come by subscription: what is published between the connection
     /// and the arrival of the subscription at the publisher is missing, and shows only when the next batch comes.
-    pub fn check(&mut self) {
-        if self.replay && self.asking.is_none() {
-            self.ask();
+    /// Returns `false`, nothing done, while something else is being asked.
+    pub fn check(&mut self) -> bool {
+        let free = self.asking.is_none();
+        if free && self.replay {
+            self.ask(false);
         }
+        free
     }
 
     /// The subscription's connection is lost: from here on it may be another publisher.
     pub fn on_disconnected(&mut self, now: Instant) -> Vec<Output> {
+        self.is_connected = false;
         self.replayed_to = 0;
-        self.asking = None;
         self.request = None;
-        self.release();
+        let was_rebuilding = self.is_rebuilding();
+        self.asking = None;
+        let were_waiting = !self.waiting.is_empty();
+        self.waiting.clear();
+        if was_rebuilding {
+            // The first half of a history has blocks that the second half removes.
+            return vec![self.forget(Why::Lost)];
+        }
+        let moved = std::mem::take(&mut self.moved);
         if self.replay || self.next.is_none() {
             // The replay upon the next connection tells.
             return Vec::new();
         }
-        if self.process_start.is_some() {
+        // What waited for a proof is gone, and nothing would show that.
+        let lost = self.doubt.take().is_some() && were_waiting;
+        if self.process_start.is_some() && !lost && !moved {
             self.doubt = Some(now);
             return Vec::new();
         }
@@ -174,11 +173,14 @@ impl Sequence {
                 outputs.push(self.forget(why));
             }
             self.drain(false, &mut outputs);
-        } else if changed && self.next.is_some() {
-            if !self.replay {
-                outputs.push(self.forget(Why::Restarted));
-            } else if self.asking.is_none() {
-                self.ask();
+            self.make_up(false, &mut outputs);
+        } else if changed {
+            self.moved = self.is_connected;
+            match &mut self.asking {
+                Some(asking) => asking.urgent = true,
+                None if self.next.is_none() => (),
+                None if self.replay => self.ask(true),
+                None => outputs.push(self.forget(Why::Restarted)),
             }
         }
         self.process_start = start.or(self.process_start);
@@ -190,9 +192,27 @@ impl Sequence {
         let mut outputs = Vec::new();
         if self.asking.is_none() && self.doubt.is_none() {
             self.live(message, false, &mut outputs);
-        } else if self.held.len() < HELD && self.held_bytes + message.payload.len() <= HELD_BYTES {
-            self.held_bytes += message.payload.len();
-            self.held.push_back(message);
+        } else {
+            self.waiting.push(message);
+        }
+        outputs
+    }
+
+    /// When [`Self::on_time`] has something to do.
+    #[must_use]
+    pub fn due(&self) -> Option<Instant> {
+        self.doubt.map(|since| since + DOUBT)
+    }
+
+    /// Does what is due by time alone.
+    pub fn on_time(&mut self, now: Instant) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        if self.doubt.take_if(|since| *since + DOUBT <= now).is_some() {
+            // The next one is news of the publisher heard from here on, not a change.
+            self.process_start = None;
+            outputs.push(self.forget(Why::Unproven));
+            self.drain(false, &mut outputs);
+            self.make_up(false, &mut outputs);
         }
         outputs
     }
@@ -213,22 +233,28 @@ impl Sequence {
         let mut outputs = Vec::new();
         let Some(asking) = self.asking.take_if(|it| it.id == id) else { return outputs };
         self.request = None;
-        if asking.proof.is_some() && !asking.answered {
+        if asking.answered {
+            // The batches that it did not come to may have been removals.
+            outputs.push(self.forget(Why::Lost));
+        } else if asking.urgent && self.last().is_some() {
             outputs.push(self.forget(Why::Unproven));
-        } else if !asking.answered {
+        } else if asking.urgent {
             // Nothing was known, and nothing is; what comes is a part.
             self.next = None;
         }
+        self.whole |= asking.answered || asking.urgent;
         self.drain(true, &mut outputs);
+        self.make_up(false, &mut outputs);
         outputs
     }
 
-    fn ask(&mut self) {
-        let last = self.recent.back().copied().filter(|(number, _)| Some(*number) == self.last());
+    fn ask(&mut self, urgent: bool) {
+        let last = self.recent.last();
+        let last = last.filter(|(number, _)| Some(*number) == self.last() && !self.whole);
         self.last_id += 1;
         let (from, proof) = last.map_or((0, None), |(number, digest)| (number, Some(digest)));
         let next_before = self.next;
-        self.asking = Some(Asking { id: self.last_id, from, proof, answered: false, next_before });
+        self.asking = Some(Asking { id: self.last_id, from, proof, urgent, answered: false, next_before });
         self.request = Some(ReplayRequest { id: self.last_id, from });
     }
 
@@ -274,14 +300,16 @@ impl Sequence {
         }
         self.asking = None;
         self.request = None;
+        self.whole = false;
         self.replayed_to = self.next.unwrap_or(0);
         self.drain(asking.next_before == self.next, outputs);
+        self.make_up(true, outputs);
     }
 
     /// It is another publisher: ask it for all it has.
     fn restarted(&mut self, outputs: &mut Vec<Output>) {
         outputs.push(self.forget(Why::Restarted));
-        self.ask();
+        self.ask(true);
     }
 
     /// A live batch with no replay under way. `fruitless`: a replay was just asked for and gave nothing new, so that
@@ -291,8 +319,8 @@ impl Sequence {
         let Some(next) = self.next else {
             // Also where the message was quicker than the news of its connection.
             if self.replay && !fruitless && number != 0 {
-                self.hold_first(message);
-                return self.ask();
+                self.waiting.push_front(message);
+                return self.ask(true);
             }
             outputs.push(self.forget_for(Why::Start, number == 0));
             return self.deliver(message, outputs);
@@ -302,18 +330,18 @@ impl Sequence {
         }
         if number > next {
             if self.replay && !fruitless {
-                self.hold_first(message);
-                return self.ask();
+                self.waiting.push_front(message);
+                return self.ask(true);
             }
             outputs.push(self.forget(Why::Lost));
             return self.deliver(message, outputs);
         }
-        let known = self.recent.iter().find(|(known, _)| *known == number).map(|(_, digest)| *digest);
+        let known = self.recent.digest(number);
         if known.map_or(number < self.replayed_to, |known| known == digest(&message.payload)) {
             return;
         }
         if self.replay && number != 0 {
-            self.hold_first(message);
+            self.waiting.push_front(message);
             return self.restarted(outputs);
         }
         outputs.push(self.forget_for(Why::Restarted, number == 0));
@@ -322,32 +350,30 @@ impl Sequence {
 
     fn deliver(&mut self, message: Message, outputs: &mut Vec<Output>) {
         self.next = message.sequence.checked_add(1);
-        if self.recent.len() == RECENT {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((message.sequence, digest(&message.payload)));
+        self.recent.push(&message);
         outputs.push(Output::Deliver(message));
-    }
-
-    fn hold_first(&mut self, message: Message) {
-        self.held_bytes += message.payload.len();
-        self.held.push_front(message);
     }
 
     /// Goes on with the live batches that had to wait.
     fn drain(&mut self, mut fruitless: bool, outputs: &mut Vec<Output>) {
         while self.asking.is_none()
-            && let Some(message) = self.held.pop_front()
+            && let Some(message) = self.waiting.pop()
         {
-            self.held_bytes -= message.payload.len();
             self.live(message, fruitless, outputs);
             fruitless = false;
         }
     }
 
-    fn release(&mut self) {
-        self.held.clear();
-        self.held_bytes = 0;
+    /// Live batches that were left out are missing now: asks for them, or gives up what they may have removed.
+    fn make_up(&mut self, can_ask: bool, outputs: &mut Vec<Output>) {
+        if self.asking.is_some() || !self.waiting.take_left_out() {
+            return;
+        }
+        if can_ask {
+            return self.ask(true);
+        }
+        self.whole = true;
+        outputs.push(self.forget(Why::Lost));
     }
 
     fn forget(&mut self, why: Why) -> Output {
@@ -360,11 +386,4 @@ impl Sequence {
         self.replayed_to = 0;
         Output::Reset { complete, why }
     }
-}
-
-/// Time and content of a batch in one number. The hasher's keys are constants, so it is the same in every run.
-fn digest(payload: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(payload);
-    hasher.finish()
 }
