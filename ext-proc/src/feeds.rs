@@ -71,7 +71,11 @@ impl Feed for Feeds {
                 }
                 End::Closed(why) => {
                     connection.shared.metrics.feed_closed.with_label_values(&[why.label()]).inc();
-                    tracing::warn!(peer, %why, "an agent's stream is closed");
+                    if matches!(why, Close::Superseded(_)) {
+                        tracing::info!(peer, %why, "an agent's stream is closed");
+                    } else {
+                        tracing::warn!(peer, %why, "an agent's stream is closed");
+                    }
                     let end = Err(Status::failed_precondition(why.to_string()));
                     connection.outbox.send_timeout(end, PATIENCE).await.ok();
                 }

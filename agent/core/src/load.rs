@@ -55,7 +55,11 @@ impl Metrics {
     /// serves one rank and numbers it in its own way.
     #[must_use]
     pub fn parse(text: &str, rank: u32) -> Self {
-        let samples: Vec<_> = text.lines().filter_map(sample).collect();
+        let mut samples: Vec<_> = text.lines().filter_map(sample).collect();
+        // The names of vLLM before 0.12, which some versions show beside the new ones.
+        if samples.iter().any(|it| it.name.starts_with("vllm:prefix_cache_")) {
+            samples.retain(|it| !it.name.starts_with("vllm:gpu_prefix_cache_"));
+        }
         let ranks: BTreeSet<_> = samples.iter().filter_map(|it| it.label("engine")).collect();
         let wanted = rank.to_string();
         let all = ranks.len() <= 1;
@@ -78,16 +82,12 @@ impl Metrics {
             "vllm:kv_cache_usage_perc" | "vllm:gpu_cache_usage_perc" => {
                 load.cache_use = load.cache_use.max((sample.value as f32).clamp(0.0, 1.0));
             }
-            "vllm:prefix_cache_queries_total" => {
+            "vllm:prefix_cache_queries_total" | "vllm:gpu_prefix_cache_queries_total" => {
                 load.prefix_queries = load.prefix_queries.saturating_add(whole(sample));
             }
-            "vllm:prefix_cache_hits_total" => {
+            "vllm:prefix_cache_hits_total" | "vllm:gpu_prefix_cache_hits_total" => {
                 load.prefix_hits = load.prefix_hits.saturating_add(whole(sample));
             }
-            "vllm:gpu_prefix_cache_queries_total" if load.prefix_queries == 0 => {
-                load.prefix_queries = whole(sample);
-            }
-            "vllm:gpu_prefix_cache_hits_total" if load.prefix_hits == 0 => load.prefix_hits = whole(sample),
             "vllm:time_to_first_token_seconds_sum" => {
                 load.ttft_sum_s = (load.ttft_sum_s + sample.value.max(0.0)).min(f64::MAX);
             }

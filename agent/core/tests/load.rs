@@ -33,6 +33,17 @@ fn metrics_of_vllm_0_32() {
 }
 
 #[test]
+fn counters_that_are_shown_under_both_names_count_once() {
+    let old = "vllm:gpu_prefix_cache_queries_total{engine=\"0\"} 10\nvllm:gpu_prefix_cache_hits_total{engine=\"0\"} 5\n";
+    let new =
+        "vllm:prefix_cache_queries_total{engine=\"0\"} 10\nvllm:prefix_cache_hits_total{engine=\"0\"} 5\n";
+    for text in [format!("{old}{new}"), format!("{new}{old}"), old.to_owned(), new.to_owned()] {
+        let load = Metrics::parse(&text, 0).load;
+        assert_eq!((load.prefix_queries, load.prefix_hits), (10, 5), "{text}");
+    }
+}
+
+#[test]
 fn metrics_of_vllm_0_16_with_an_adapter() {
     let metrics = captured("v0.16-sha256cbor-bytes-bs16");
     assert_eq!(metrics.cache, cache(16, 96));

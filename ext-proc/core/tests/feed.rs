@@ -218,6 +218,22 @@ fn another_incarnation_inherits_nothing() {
 }
 
 #[test]
+fn an_incarnation_that_nobody_knows_is_no_other_one() {
+    let now = start();
+    let mut world = world(vec![spec(1, "a", &["m"])], now);
+    let stream = connect(&mut world, "a", 1, now);
+    report(&mut world, stream, 1, &keys(&prompt(1, 64)), now);
+    for (incarnation, blocks) in [("", 4), ("first", 4), ("", 4), ("second", 0)] {
+        let described = kvpick_proto::words::Description {
+            incarnation: incarnation.to_owned(),
+            ..description(1, Some(canonical_domain()))
+        };
+        describe(&mut world, stream, described, now);
+        assert_eq!(replica(&world, 1).holdings.len(), blocks, "{incarnation:?}");
+    }
+}
+
+#[test]
 fn streams_that_do_not_begin_with_hello_end() {
     let now = start();
     let mut world = world(vec![spec(1, "a", &["m"])], now);

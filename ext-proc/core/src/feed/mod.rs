@@ -340,7 +340,13 @@ impl Feed {
         }
         let replica = &mut replicas[replica];
         let before = replica.description.as_ref();
-        if before.is_some_and(|it| it.incarnation != description.incarnation) {
+        let mut description = description;
+        if description.incarnation.is_empty() {
+            // An agent that could not find out which process it is says nothing of it.
+            description.incarnation = before.map_or_else(String::new, |it| it.incarnation.clone());
+        }
+        let known = before.map(|it| &it.incarnation).filter(|it| !it.is_empty());
+        if known.is_some_and(|it| *it != description.incarnation) {
             replica.forget_blocks();
             replica.routed.clear();
             replica.busy.on_restart();
