@@ -5,6 +5,7 @@
 
 mod apply;
 mod notes;
+mod stream;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,6 +18,7 @@ use kvpick_proto::words::{
 };
 
 pub use notes::{Close, Note};
+use stream::{Bound, Stream, admit};
 
 use crate::{
     health::Failure,
@@ -36,24 +38,6 @@ const MOST_HANDLES: usize = 1_024;
 /// One agent connection.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct StreamId(u64);
-
-#[derive(Debug)]
-struct Stream {
-    hello: Option<Hello>,
-    handles: BTreeMap<Handle, Bound>,
-    last_heard: Instant,
-    last_said: Instant,
-    outbox: Vec<ServerMessage>,
-    told_in_flight: BTreeMap<Handle, InFlight>,
-    superseded: bool,
-}
-
-/// What a handle stands for.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Bound {
-    To(ReplicaId),
-    Refused(ReplicaName),
-}
 
 /// All agent connections.
 #[derive(Debug)]
@@ -372,22 +356,6 @@ impl Feed {
     }
 }
 
-impl Stream {
-    fn replica(&self, handle: Handle) -> Option<ReplicaId> {
-        match self.handles.get(&handle) {
-            Some(Bound::To(replica)) => Some(*replica),
-            Some(Bound::Refused(_)) | None => None,
-        }
-    }
-
-    fn replicas(&self) -> impl Iterator<Item = ReplicaId> {
-        self.handles.values().filter_map(|it| match it {
-            Bound::To(replica) => Some(*replica),
-            Bound::Refused(_) => None,
-        })
-    }
-}
-
 /// Nobody speaks for this replica any more.
 fn orphan(replica: &mut Replica, notes: &mut Vec<Note>, now: Instant) {
     replica.holdings.abandon_copy();
@@ -399,32 +367,5 @@ fn orphan(replica: &mut Replica, notes: &mut Vec<Note>, now: Instant) {
         }
         Knowledge::AwaitingCopy => replica.knowledge = Knowledge::Emptied,
         Knowledge::Stale { .. } | Knowledge::None | Knowledge::Emptied => (),
-    }
-}
-
-/// Whether a node's agent may describe a replica, and under that handle; else why not.
-fn admit(
-    stream: &Stream,
-    handle: Handle,
-    node: &str,
-    name: ReplicaName,
-    replicas: &Replicas,
-) -> Result<ReplicaId, String> {
-    let id = replicas.find(&name).ok_or_else(|| {
-        format!("{name} is no replica of this server; add it to `replicas` in the server's configuration")
-    })?;
-    match &replicas[id].spec.node {
-        Some(owner) if owner == node => (),
-        Some(owner) => return Err(format!("{name} is on node {owner}, this agent speaks for node {node}")),
-        None => {
-            return Err(format!(
-                "{name} has no `node` in the server's configuration, so no agent may describe it"
-            ));
-        }
-    }
-    let other = stream.handles.iter().find(|(it, bound)| **it != handle && **bound == Bound::To(id));
-    match other {
-        Some(_) => Err(format!("{name} is described under another handle of this stream already")),
-        None => Ok(id),
     }
 }
