@@ -10,7 +10,7 @@ use std::{
 };
 
 use kvpick_core::{
-    outcome::{Reason, Tier},
+    outcome::Reason,
     pick::{self, Ask, Chains},
     reply::Decision,
     request::{Api, Request, json},
@@ -134,32 +134,13 @@ impl Decider {
             metrics.picks.with_label_values(&[replica.as_str()]).inc();
         }
         let took_ms = took.as_secs_f64() * 1e3;
-        let (prompt_tokens, predicted_tokens) = (decision.prompt_tokens, decision.predicted_tokens);
         let model: String = model.unwrap_or_default().chars().take(MOST_LOGGED).collect();
-        if decision.tier == Tier::Precise || decision.reason == Reason::OTHER_PATH {
-            tracing::debug!(
-                tier,
-                reason,
-                replica,
-                model,
-                path,
-                prompt_tokens,
-                predicted_tokens,
-                took_ms,
-                "decided"
-            );
+        let evidence = decision.evidence();
+        // What is as it should be is for those who look closely.
+        if [Reason::OK, Reason::OTHER_PATH].contains(&decision.reason) {
+            tracing::debug!(evidence, model, path, took_ms, "decided");
         } else {
-            tracing::info!(
-                tier,
-                reason,
-                replica,
-                model,
-                path,
-                prompt_tokens,
-                predicted_tokens,
-                took_ms,
-                "decided"
-            );
+            tracing::info!(evidence, model, path, took_ms, "decided");
         }
     }
 

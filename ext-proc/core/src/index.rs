@@ -159,11 +159,6 @@ impl Holdings {
         self.blocks.clear();
     }
 
-    /// Nothing is known any more.
-    pub fn clear(&mut self) {
-        *self = Self::default();
-    }
-
     /// Number of blocks held, each once however many places hold it.
     #[must_use]
     pub fn len(&self) -> usize {

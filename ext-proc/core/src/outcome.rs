@@ -14,9 +14,6 @@ pub enum Tier {
 }
 
 impl Tier {
-    /// All of them, best first.
-    pub const ALL: [Self; 4] = [Self::Precise, Self::Approximate, Self::Load, Self::NoOpinion];
-
     /// Label in metrics, logs and the evidence header.
     #[must_use]
     pub const fn label(self) -> &'static str {
