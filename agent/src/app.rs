@@ -67,6 +67,8 @@ impl App {
                 replay: config.events.as_ref().is_some_and(|it| it.replay.is_some()),
                 rank_by_header: config.rank_by_header,
                 roots: config.roots.clone(),
+                copies: config.copies,
+                tier_weights: config.tier_weights,
             };
             let handle = node.add_engine(core, now, unix_ms);
             let mut opened = config.events.as_ref().map(Opened::open);

@@ -3,7 +3,8 @@
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
-use kvpick_proto::words::ReplicaName;
+use kvpick_agent_core::{engine::TIER_WEIGHTS, mirror::Copies};
+use kvpick_proto::words::{ReplicaName, Tier};
 use kvpick_service::logs::LogConfig;
 use serde::{Deserialize, Serialize};
 
@@ -61,6 +62,54 @@ pub struct EngineEntry {
     /// one that is neither 0 nor 42.
     #[serde(default)]
     pub roots: Vec<String>,
+    /// `guarded` or `set`: what to make of several copies of one block. `guarded` is for every vLLM up to 0.32, which
+    /// announces the end of every copy: they are counted. `set` is for an engine that announces the end of the last copy
+    /// only; with `guarded` its blocks would seem to be held long after they went.
+    #[serde(default)]
+    pub copies: CopiesWord,
+    /// What a hit in each tier is worth beside one on the GPU, 0 to 1; 0 where its blocks must not count at all.
+    #[serde(default)]
+    pub tier_weights: TierWeights,
+}
+
+/// See [`EngineEntry::copies`].
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct CopiesWord(String);
+
+impl Default for CopiesWord {
+    fn default() -> Self {
+        Self("guarded".to_owned())
+    }
+}
+
+impl CopiesWord {
+    fn meaning(&self) -> Option<Copies> {
+        match self.0.as_str() {
+            "guarded" => Some(Copies::Guarded),
+            "set" => Some(Copies::Set),
+            _ => None,
+        }
+    }
+}
+
+/// See [`EngineEntry::tier_weights`].
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TierWeights {
+    /// In the engine's own memory.
+    pub gpu: f32,
+    /// In the host's memory, whence a block is copied faster than it is computed.
+    pub cpu: f32,
+    /// On a disk or behind a network, whence it is not much faster.
+    pub storage: f32,
+}
+
+impl Default for TierWeights {
+    fn default() -> Self {
+        let of = |tier| TIER_WEIGHTS.iter().find(|it| it.0 == tier).map_or(0.0, |it| it.1);
+        Self { gpu: of(Tier::Gpu), cpu: of(Tier::Cpu), storage: of(Tier::Storage) }
+    }
 }
 
 /// `on` or `off`, or what YAML 1.1 makes of these words.
@@ -121,7 +170,7 @@ pub struct Config {
 }
 
 /// One engine, checked.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
     /// Its name on the feed.
     pub name: ReplicaName,
@@ -133,6 +182,10 @@ pub struct EngineConfig {
     pub events: Option<EventsConfig>,
     /// See [`EngineEntry::roots`].
     pub roots: Vec<String>,
+    /// See [`EngineEntry::copies`].
+    pub copies: Copies,
+    /// See [`EngineEntry::tier_weights`].
+    pub tier_weights: [(Tier, f32); 3],
 }
 
 /// How an engine's events are had.
@@ -292,12 +345,25 @@ impl EngineEntry {
                 None
             }
         };
+        let copies = self.copies.meaning();
+        if copies.is_none() {
+            mistakes.add(&field("copies"), format!("`{}` is neither `guarded` nor `set`", self.copies.0));
+        }
+        let TierWeights { gpu, cpu, storage } = self.tier_weights;
+        for (name, weight) in [("gpu", gpu), ("cpu", cpu), ("storage", storage)] {
+            if !(0.0..=1.0).contains(&weight) {
+                let what = format!("{weight} is not between 0 (worth nothing) and 1 (as if on the GPU)");
+                mistakes.add(&field(&format!("tier_weights.{name}")), what);
+            }
+        }
         Some(EngineConfig {
             name: ReplicaName { address: address?, rank: self.rank },
             rank_by_header: false,
             api: api.trim_end_matches('/').to_owned(),
             events,
             roots: self.roots.clone(),
+            copies: copies?,
+            tier_weights: [(Tier::Gpu, gpu), (Tier::Cpu, cpu), (Tier::Storage, storage)],
         })
     }
 }

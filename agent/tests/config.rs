@@ -8,6 +8,7 @@ use kvpick_agent::{
     config::{Config, File, Source},
     engine_args::engine_args,
 };
+use kvpick_agent_core::mirror::Copies;
 use serde_json::Value;
 
 const EXAMPLE: &str = include_str!("../kvpick-agent.example.yaml");
@@ -68,7 +69,7 @@ engines:
   - address: 127.0.0.1:8003
   - address: 127.0.0.1:8004
     events: maybe
-  - {address: "127.0.0.1:8005", listen: "tcp://127.0.0.1:7000"}
+  - {address: "127.0.0.1:8005", listen: "tcp://127.0.0.1:7000", copies: count, tier_weights: {cpu: 1.1, storage: -1}}
   - {address: "127.0.0.1:8006", listen: "tcp://127.0.0.1:7000"}
 "#;
     let mistakes = check(yaml).unwrap_err();
@@ -89,6 +90,9 @@ engines:
             "engines[2].subscribe",
             "engines[3].events",
             "engines[4].events",
+            "engines[5].copies",
+            "engines[5].tier_weights.cpu",
+            "engines[5].tier_weights.storage",
             "engines[2].address",
             "engines[6].listen",
         ],
@@ -105,6 +109,17 @@ fn fields_that_do_not_exist_are_mistakes() {
     ] {
         assert!(kvpick_service::config::parse::<File>(&yaml).is_err(), "{yaml}");
     }
+}
+
+#[test]
+fn copies_and_tier_weights_have_usual_values() {
+    let one = |more: &str| {
+        let yaml = engines(&format!("  - {{address: '127.0.0.1:1', events: off{more}}}"));
+        let engine = check(&yaml).unwrap().engines.remove(0);
+        (engine.copies, engine.tier_weights.map(|it| it.1))
+    };
+    assert_eq!(one(""), (Copies::Guarded, [1.0, 0.8, 0.5]));
+    assert_eq!(one(", copies: set, tier_weights: {cpu: 0}"), (Copies::Set, [1.0, 0.0, 0.5]));
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn every_message_is_below_64_kib_whatever_is_in_it() {
     let removals: Vec<_> = singles
         .iter()
         .step_by(2)
-        .map(|it| Removed { keys: it.keys.clone(), tier: it.tier, group: it.group })
+        .map(|it| Removed { keys: it.keys.clone(), tier: it.tier, group: it.group, ..Removed::default() })
         .collect();
     for (stores, removals) in [(&singles[..], &removals[..]), (&mixed, &[]), (&chained, &[])] {
         let sizes = sizes(stores, removals);

@@ -1,7 +1,8 @@
 //! What one engine holds, and what of that has not been announced yet.
 //!
 //! vLLM keeps several physical copies of one block, announces each, and announces the end of each. So copies are
-//! counted, per place and key, and a block is held while one is left.
+//! counted, per place and key, and a block is held while one is left. [`Copies`] says what to make of engines that do
+//! otherwise.
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,19 @@ use crate::{
 
 /// Groups of an engine, numbered from 0: far more than any model has. A bound for what comes over the network.
 pub(crate) const MAX_GROUPS: u32 = 64;
+
+/// What an engine's stores and removals say of the copies of a block.
+///
+/// Where a removal comes with the number of copies left, that number holds, whatever is set here.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Copies {
+    /// Every copy is announced, and the end of every copy: they are counted. A report of what may be held already raises
+    /// no count, and there are never more copies than the engine has blocks.
+    #[default]
+    Guarded,
+    /// Every copy is announced, but of their ends only the last: a block is held from its store to its removal.
+    Set,
+}
 
 /// The blocks of one engine.
 ///
@@ -39,6 +53,7 @@ pub struct Mirror {
     held: usize,
     /// Physical blocks on the GPU; 0 when unknown.
     num_gpu_blocks: u64,
+    policy: Copies,
     counts: Counts,
 }
 
@@ -87,6 +102,12 @@ impl Mirror {
         Self::default()
     }
 
+    /// A mirror of an engine that holds nothing, and announces copies so.
+    #[must_use]
+    pub fn of(policy: Copies) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
     /// Physical blocks on the GPU, one of which is never used; 0 when unknown. A bound on the copies there.
     pub fn set_num_gpu_blocks(&mut self, blocks: u64) {
         self.num_gpu_blocks = blocks;
@@ -132,7 +153,11 @@ impl Mirror {
         // Either a second copy of all of them, or what `kv_cache_report_mode=full` says of blocks that are there
         // once. To count a copy too few costs a miss; one too many, a block that never goes.
         let held = |key: &BlockKey| self.copies(place, *key) > 0;
-        if stored.parent.is_none() && !stored.keys.is_empty() && stored.keys.iter().all(held) {
+        if self.policy == Copies::Guarded
+            && stored.parent.is_none()
+            && !stored.keys.is_empty()
+            && stored.keys.iter().all(held)
+        {
             self.counts.ambiguous_stores += 1;
             return;
         }
@@ -166,38 +191,43 @@ impl Mirror {
             self.order.insert(next, (place, key));
             Block { copies: 0, order: next, after, announced: false, touched: false }
         });
-        block.copies = block.copies.saturating_add(1);
-        if place.tier == Tier::Gpu {
-            self.gpu.copies += 1;
-        }
-        if block.copies == 1 {
-            self.held += 1;
-            self.gpu.blocks += u64::from(place.tier == Tier::Gpu);
-            if !std::mem::replace(&mut block.touched, true) {
-                self.touched.push((place, key));
-            }
-        }
+        let copies = block.copies.saturating_add(1);
+        self.set_copies(place, key, copies);
     }
 
-    /// One copy of each of these blocks went.
+    /// One copy of each of these blocks went; or so many are left of each.
     pub fn remove(&mut self, removed: &Removed) {
         let Some(place) = self.place(removed.group, removed.tier) else { return };
-        for key in &removed.keys {
-            let Some(block) = self.blocks.get_mut(&(place, *key)).filter(|it| it.copies > 0) else {
+        let told = removed.remaining.len() == removed.keys.len();
+        for (i, key) in removed.keys.iter().enumerate() {
+            let copies = self.copies(place, *key);
+            if copies == 0 {
                 self.counts.unknown_removals += 1;
                 continue;
+            }
+            let left = match (removed.remaining.get(i).filter(|_| told), self.policy) {
+                (Some(left), _) => *left,
+                (None, Copies::Guarded) => copies - 1,
+                (None, Copies::Set) => 0,
             };
-            block.copies -= 1;
-            if place.tier == Tier::Gpu {
-                self.gpu.copies -= 1;
-            }
-            if block.copies == 0 {
-                self.held -= 1;
-                self.gpu.blocks -= u64::from(place.tier == Tier::Gpu);
-                if !std::mem::replace(&mut block.touched, true) {
-                    self.touched.push((place, *key));
-                }
-            }
+            self.set_copies(place, *key, left);
+        }
+        self.cut();
+    }
+
+    /// So many copies there are now of a block that the mirror has.
+    fn set_copies(&mut self, place: Place, key: BlockKey, copies: u32) {
+        let Some(block) = self.blocks.get_mut(&(place, key)) else { return };
+        let copies = if self.policy == Copies::Set { copies.min(1) } else { copies };
+        let before = std::mem::replace(&mut block.copies, copies);
+        let (was, is) = (before > 0, copies > 0);
+        if was != is && !std::mem::replace(&mut block.touched, true) {
+            self.touched.push((place, key));
+        }
+        self.held = self.held + usize::from(is) - usize::from(was);
+        if place.tier == Tier::Gpu {
+            self.gpu.blocks = self.gpu.blocks + u64::from(is) - u64::from(was);
+            self.gpu.copies = self.gpu.copies + u64::from(copies) - u64::from(before);
         }
     }
 

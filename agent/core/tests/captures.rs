@@ -28,11 +28,7 @@ fn frames(all: &Value) -> Vec<Vec<u8>> {
 
 fn engine(replay: bool) -> Engine {
     let name = ReplicaName { address: "10.0.0.1:8000".parse().unwrap(), rank: 0 };
-    Engine::new(
-        Config { name, events: true, replay, rank_by_header: false, roots: Vec::new() },
-        Instant::now(),
-        0,
-    )
+    Engine::new(Config { replay, ..Config::new(name) }, Instant::now(), 0)
 }
 
 /// All of a capture, and what must be true of every one.

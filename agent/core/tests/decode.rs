@@ -50,7 +50,8 @@ fn meaning(name: &str) -> Batch {
         tier: gpu,
         ..Stored::default()
     };
-    let removed = |key, tier, group| Event::Removed(Removed { keys: keys([key]), tier, group });
+    let removed =
+        |key, tier, group| Event::Removed(Removed { keys: keys([key]), tier, group, ..Removed::default() });
     match name {
         "map_int_min" => batch(
             Some(0),
@@ -188,7 +189,7 @@ fn one_batch_may_mix_encodings_and_unknown_kinds() {
     let unknown_array = b"\x93\xa3New\x81\x01\x02\xc0";
     let number_as_kind = b"\x92\x05\x06";
     let payload = wrap(&[map, array, unknown_map, unknown_array, number_as_kind]);
-    let removed = Removed { keys: keys([7]), tier: None, group: None };
+    let removed = Removed { keys: keys([7]), tier: None, group: None, ..Removed::default() };
     assert_eq!(
         Batch::decode(&payload),
         Ok(Batch {
@@ -204,7 +205,23 @@ fn one_batch_may_mix_encodings_and_unknown_kinds() {
 fn the_kind_need_not_come_first_and_unknown_fields_are_passed_over() {
     let event = b"\x84\x01\x02\xa3new\x81\xa1a\x90\xacblock_hashes\x91\x07\xa4type\xacBlockRemoved";
     let batch = Batch::decode(&wrap(&[event])).unwrap();
-    assert_eq!(batch.events, vec![Event::Removed(Removed { keys: keys([7]), tier: None, group: None })]);
+    let removed = Removed { keys: keys([7]), ..Removed::default() };
+    assert_eq!(batch.events, vec![Event::Removed(removed)]);
+}
+
+#[test]
+fn a_removal_may_tell_how_many_copies_are_left() {
+    let remaining = |counts: &[u8]| {
+        let event = b"\x83\xa4type\xacBlockRemoved\xacblock_hashes\x92\x07\x08\xb5remaining_copy_counts";
+        let batch = Batch::decode(&wrap(&[&[event as &[u8], counts].concat()])).unwrap();
+        let Event::Removed(it) = &batch.events[0] else { panic!("{batch:?}") };
+        assert_eq!(it.keys, keys([7, 8]));
+        it.remaining.clone()
+    };
+    assert_eq!(remaining(b"\x92\x00\xcc\xff"), [0, 255]);
+    for no_counts in [b"\xc0" as &[u8], b"\x90", b"\xa1x", b"\x05", b"\x93\x01\xff\x01", b"\x92\x01\xa1x"] {
+        assert_eq!(remaining(no_counts), [0; 0], "{no_counts:?}");
+    }
 }
 
 #[test]
@@ -215,7 +232,12 @@ fn a_longer_envelope_and_a_longer_array_are_tolerated() {
     assert_eq!(batch.rank, Some(2));
     assert_eq!(
         batch.events,
-        vec![Event::Removed(Removed { keys: keys([7]), tier: Some(Tier::Gpu), group: Some(1) })]
+        vec![Event::Removed(Removed {
+            keys: keys([7]),
+            tier: Some(Tier::Gpu),
+            group: Some(1),
+            ..Removed::default()
+        })]
     );
 }
 
@@ -232,7 +254,7 @@ fn media_are_told_apart_by_their_names() {
         let len = 0xa0 + u8::try_from(medium.len()).unwrap();
         let event = [b"\x93\xacBlockRemoved\x91\x07" as &[u8], &[len], medium.as_bytes()].concat();
         let batch = Batch::decode(&wrap(&[&event])).unwrap();
-        let want = Removed { keys: keys([7]), tier: Some(tier), group: None };
+        let want = Removed { keys: keys([7]), tier: Some(tier), group: None, ..Removed::default() };
         assert_eq!(batch.events, vec![Event::Removed(want)], "{medium}");
     }
 }

@@ -154,6 +154,79 @@ fn models_and_version_are_described() {
     );
 }
 
+const ASLEEP: &str = "process_start_time_seconds 1\nvllm:engine_sleep_state{sleep_state=\"awake\"} 0\n";
+
+#[test]
+fn an_engine_that_sleeps_holds_nothing() {
+    let mut world = World::new(1);
+    let id = world.server();
+    let handle = world.engines[0].0;
+    world.store(0, 1, 0, 2);
+    world.assert_in_step(id);
+    // It went to sleep, woke up and worked while its answer was on its way.
+    let asked = world.now;
+    world.now += Duration::from_millis(100);
+    world.store(0, 1, 2, 1);
+    let answer = |world: &mut World, asked| {
+        let now = world.now;
+        world.node.engine(handle).unwrap().on_metrics(Metrics::parse(ASLEEP, 0), asked, now, UNIX_MS);
+    };
+    answer(&mut world, asked);
+    world.assert_in_step(id);
+    let before = world.node.engines()[&handle].description().unwrap().completeness;
+    let now = world.now;
+    answer(&mut world, now);
+    answer(&mut world, now);
+    let engine = &world.node.engines()[&handle];
+    assert_eq!((engine.mirror().len(), engine.counts().cleared_by_sleep), (0, 1));
+    assert_eq!(engine.description().unwrap().completeness, before);
+    world.flush();
+    world.hear(id);
+    assert_eq!(world.servers[&id].replicas[&handle].held, BTreeSet::new());
+    // That it was cleared it says itself with its first step.
+    let frames = world.engines[0].1.cleared();
+    world.node.engine(handle).unwrap().on_frames(frames, world.now, UNIX_MS).unwrap();
+    world.store(0, 1, 0, 1);
+    world.assert_in_step(id);
+}
+
+#[test]
+fn groups_are_learned_from_what_they_store() {
+    let mut engine = Engine::new(
+        Config::new(ReplicaName { address: "10.0.0.1:9000".parse().unwrap(), rank: 0 }),
+        World::new(0).now,
+        UNIX_MS,
+    );
+    let now = World::new(0).now;
+    let mut number = 0_u64;
+    let mut say = |engine: &mut Engine, block_size: u8, rest: &[u8]| {
+        let mut event = b"\x9c\xabBlockStored\x91\x07\xc0\x91\x01".to_vec();
+        event.extend_from_slice(&[block_size, 0xc0, 0xc0, 0xc0, 0xc0]);
+        event.extend_from_slice(rest);
+        let payload = [b"\x93\x00\x91", &event[..], b"\x00"].concat();
+        engine.on_frames(vec![Vec::new(), number.to_be_bytes().to_vec(), payload], now, UNIX_MS).unwrap();
+        number += 1;
+        let groups = &engine.provisional_description().groups;
+        groups
+            .iter()
+            .map(|it| (it.index, it.kind.clone(), it.block_size, it.sliding_window))
+            .collect::<Vec<_>>()
+    };
+    // Group, kind and window.
+    let learned = say(&mut engine, 16, b"\x01\xc0\xc0");
+    assert_eq!(learned, [(1, String::new(), 16, 0)]);
+    let learned = say(&mut engine, 8, b"\x01\xa5mamba\xc0");
+    assert_eq!(learned, [(1, "mamba".to_owned(), 16, 0)]);
+    let learned = say(&mut engine, 32, b"\x01\xa5other\x40");
+    assert_eq!(learned, [(1, "mamba".to_owned(), 32, 64)]);
+    let learned = say(&mut engine, 4, b"\x00\xa1f\xc0");
+    assert_eq!(learned, [(0, "f".to_owned(), 4, 0), (1, "mamba".to_owned(), 32, 64)]);
+    // Another engine may have others.
+    engine.on_disconnected(now, UNIX_MS);
+    engine.on_time(now + Duration::from_secs(6), UNIX_MS);
+    assert_eq!(engine.provisional_description().groups, []);
+}
+
 #[test]
 fn what_was_told_as_applied_goes_with_a_reset() {
     let mut world = World::new(1);
@@ -209,11 +282,8 @@ fn what_is_heard_has_a_connection() {
 fn an_engine_is_described_once_it_says_who_it_is_or_does_not_for_a_while() {
     let mut world = World::new(0);
     let config = |rank| Config {
-        name: ReplicaName { address: "10.0.0.1:9000".parse().unwrap(), rank },
         events: false,
-        replay: false,
-        rank_by_header: false,
-        roots: Vec::new(),
+        ..Config::new(ReplicaName { address: "10.0.0.1:9000".parse().unwrap(), rank })
     };
     let incarnation =
         |world: &World, handle| world.node.engines()[&handle].description().map(|it| it.incarnation.clone());
@@ -240,7 +310,7 @@ fn an_engine_is_described_once_it_says_who_it_is_or_does_not_for_a_while() {
 fn what_went_lost_is_looked_for_while_there_is_a_connection() {
     let mut world = World::new(0);
     let name = ReplicaName { address: "10.0.0.1:9000".parse().unwrap(), rank: 0 };
-    let config = Config { name, events: true, replay: true, rank_by_header: false, roots: Vec::new() };
+    let config = Config { replay: true, ..Config::new(name) };
     let handle = world.node.add_engine(config, world.now, UNIX_MS);
     let end = || vec![Vec::new(), Vec::new(), vec![0xff; 8], Vec::new()];
     let start = world.now;
@@ -312,7 +382,7 @@ fn texts_of_an_engine_are_bounded() {
 fn half_a_history_is_not_announced() {
     let mut world = World::new(0);
     let name = ReplicaName { address: "10.0.0.1:9000".parse().unwrap(), rank: 0 };
-    let config = Config { name, events: true, replay: true, rank_by_header: false, roots: Vec::new() };
+    let config = Config { replay: true, ..Config::new(name) };
     let handle = world.node.add_engine(config, world.now, UNIX_MS);
     let mut wire = Wire::new(0);
     let end = vec![Vec::new(), Vec::new(), vec![0xff; 8], Vec::new()];

@@ -243,7 +243,7 @@ fn a_server_begins_with_a_welcome_in_this_protocol() {
 fn a_copy_waits_until_a_replay_has_ended() {
     let mut world = World::new(1);
     let name = ReplicaName { address: "10.0.0.1:9000".parse().unwrap(), rank: 0 };
-    let config = Config { name, events: true, replay: true, rank_by_header: false, roots: Vec::new() };
+    let config = Config { replay: true, ..Config::new(name) };
     let handle = world.node.add_engine(config, world.now, UNIX_MS);
     world.engines.push((handle, Wire::new(9)));
     world.scrape(1, METRICS);
@@ -268,13 +268,7 @@ fn a_copy_waits_until_a_replay_has_ended() {
     assert_eq!(description(&world).completeness, Completeness::Complete);
     world.assert_in_step(id);
     // One whose events do not come up is copied as it is, which is empty.
-    let config = Config {
-        name: ReplicaName { rank: 1, ..name },
-        events: true,
-        replay: true,
-        rank_by_header: false,
-        roots: Vec::new(),
-    };
+    let config = Config { replay: true, ..Config::new(ReplicaName { rank: 1, ..name }) };
     let down = world.node.add_engine(config, world.now, UNIX_MS);
     let (now, metrics) = (world.now, Metrics::parse(METRICS, 0));
     world.node.engine(down).unwrap().on_metrics(metrics, now, now, UNIX_MS);

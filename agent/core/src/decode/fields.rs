@@ -18,6 +18,7 @@ pub(super) struct Fields {
     pub(super) group: Option<u32>,
     pub(super) kind: Option<String>,
     pub(super) sliding_window: Option<u32>,
+    pub(super) remaining: Vec<u32>,
 }
 
 impl Fields {
@@ -50,6 +51,7 @@ impl Fields {
             "group_idx" => self.group = small(reader)?,
             "kv_cache_spec_kind" => self.kind = text(reader)?,
             "kv_cache_spec_sliding_window" => self.sliding_window = small(reader)?,
+            "remaining_copy_counts" => self.remaining = counts(reader)?,
             _ => reader.skip()?,
         }
         Ok(())
@@ -95,6 +97,21 @@ fn tokens(reader: &mut Reader<'_>) -> Result<Vec<u32>, DecodeError> {
         tokens.push(token.ok_or_else(error)?);
     }
     Ok(tokens)
+}
+
+/// Empty where one of them is no count.
+fn counts(reader: &mut Reader<'_>) -> Result<Vec<u32>, DecodeError> {
+    let Some(len) = reader.array()? else {
+        return reader.skip().map(|()| Vec::new());
+    };
+    let mut counts = Some(Vec::new());
+    for _ in 0..len {
+        match (small(reader)?, &mut counts) {
+            (Some(count), Some(counts)) => counts.push(count),
+            _ => counts = None,
+        }
+    }
+    Ok(counts.unwrap_or_default())
 }
 
 fn small(reader: &mut Reader<'_>) -> Result<Option<u32>, DecodeError> {

@@ -195,6 +195,8 @@ pub struct Removed {
     pub tier: Option<Tier>,
     /// KV cache group.
     pub group: Option<u32>,
+    /// Copies left of each block, 0 where that was the last; empty where the engine does not say.
+    pub remaining: Vec<u32>,
 }
 
 impl Batch {
@@ -324,7 +326,12 @@ impl Kind {
     }
 
     fn by_name(self, name: Option<&[u8]>) -> Option<&'static str> {
-        self.by_position().iter().find(|it| Some(it.as_bytes()) == name).copied()
+        // The array form was given up before this field came.
+        let later: &[&str] = match self {
+            Self::Removed => &["remaining_copy_counts"],
+            Self::Stored | Self::Cleared | Self::Unknown => &[],
+        };
+        self.by_position().iter().chain(later).find(|it| Some(it.as_bytes()) == name).copied()
     }
 
     fn event(self, it: Fields, hides_extra_keys: bool) -> Option<Event> {
@@ -344,7 +351,9 @@ impl Kind {
                 kind: it.kind,
                 sliding_window: it.sliding_window,
             })),
-            Self::Removed => Event::Removed(Removed { keys: it.keys, tier, group: it.group }),
+            Self::Removed => {
+                Event::Removed(Removed { keys: it.keys, tier, group: it.group, remaining: it.remaining })
+            }
             Self::Cleared => Event::Cleared,
             Self::Unknown => return None,
         })

@@ -1,9 +1,16 @@
 //! How an engine is set up, and what is counted of it.
 
-use kvpick_proto::words::ReplicaName;
+use kvpick_proto::words::{ReplicaName, Tier};
+
+use crate::mirror::Copies;
+
+/// What a hit in each tier is worth where nothing else is configured. From the CPU a block comes over PCIe some ten times
+/// as fast as it is computed, and its transfer is one more thing to wait for. From a disk or over a network it comes
+/// perhaps twice as fast.
+pub const TIER_WEIGHTS: [(Tier, f32); 3] = [(Tier::Gpu, 1.0), (Tier::Cpu, 0.8), (Tier::Storage, 0.5)];
 
 /// Which engine this is, and how its events are had.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Its name.
     pub name: ReplicaName,
@@ -15,6 +22,26 @@ pub struct Config {
     pub rank_by_header: bool,
     /// Roots to try beside the usual ones: values of `PYTHONHASHSEED`.
     pub roots: Vec<String>,
+    /// What its stores and removals say of copies.
+    pub copies: Copies,
+    /// What a hit in each tier is worth, 0 to 1.
+    pub tier_weights: [(Tier, f32); 3],
+}
+
+impl Config {
+    /// An engine whose events are wanted, with no replay and all else as it usually is.
+    #[must_use]
+    pub fn new(name: ReplicaName) -> Self {
+        Self {
+            name,
+            events: true,
+            replay: false,
+            rank_by_header: false,
+            roots: Vec::new(),
+            copies: Copies::default(),
+            tier_weights: TIER_WEIGHTS,
+        }
+    }
 }
 
 /// What happened, in numbers since the start.
@@ -25,6 +52,7 @@ pub struct Counts {
     pub stored_events: u64,
     pub removed_events: u64,
     pub cleared_events: u64,
+    pub cleared_by_sleep: u64,
     pub unknown_events: u64,
     pub undecodable: u64,
     pub replays: u64,

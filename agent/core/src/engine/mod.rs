@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use kvpick_proto::words::{Change, Completeness, Description, Load, Step};
 
 use checks::Checks;
-pub use config::{Config, Counts};
+pub use config::{Config, Counts, TIER_WEIGHTS};
 pub use portrait::Models;
 use portrait::Portrait;
 
@@ -47,6 +47,8 @@ pub struct Engine {
     load: Option<(Load, Instant)>,
     /// Whether the mirror has all that the engine holds, or will have once its history is through.
     is_whole: bool,
+    /// When the last of its batches came.
+    heard: Option<Instant>,
     /// Engine batch up to which everything is in the mirror, and what of that was announced.
     applied: Option<u64>,
     announced: Option<u64>,
@@ -67,10 +69,11 @@ impl Engine {
     pub fn new(config: Config, now: Instant, unix_ms: u64) -> Self {
         Self {
             sequence: Sequence::new(config.replay),
-            mirror: Mirror::new(),
+            mirror: Mirror::of(config.copies),
             portrait: Portrait::new(&config, now, unix_ms),
             load: None,
             is_whole: false,
+            heard: None,
             applied: None,
             announced: None,
             dirty: None,
@@ -234,7 +237,21 @@ impl Engine {
         if let Some(blocks) = metrics.cache.num_gpu_blocks {
             self.mirror.set_num_gpu_blocks(blocks);
         }
+        if metrics.asleep == Some(true) {
+            self.on_asleep(asked, now);
+        }
         self.load = Some((metrics.load, asked));
+    }
+
+    /// An engine drops its cache before it sleeps, and says so with its first step thereafter only. What was stored since
+    /// the question is not meant: it may be awake again.
+    fn on_asleep(&mut self, asked: Instant, now: Instant) {
+        if self.mirror.is_empty() || self.heard.is_some_and(|it| asked <= it) {
+            return;
+        }
+        self.counts.cleared_by_sleep += 1;
+        self.mirror.clear();
+        self.dirty.get_or_insert(now);
     }
 
     /// Its metrics can't be had; `refused` if that is because nothing listens there. Its blocks stay until there is
@@ -323,13 +340,19 @@ impl Engine {
     fn follow(&mut self, outputs: Vec<Output>, now: Instant, unix_ms: u64) {
         for output in outputs {
             match output {
-                Output::Deliver(message) => self.deliver(&message, unix_ms),
+                Output::Deliver(message) => {
+                    self.heard = Some(now);
+                    self.deliver(&message, unix_ms);
+                }
                 Output::Reset { complete, why } => {
                     match why {
                         Why::Start => (),
                         Why::Restarted => self.counts.resets_restarted += 1,
                         Why::Lost => self.counts.resets_lost += 1,
                         Why::Unproven => self.counts.resets_unproven += 1,
+                    }
+                    if matches!(why, Why::Restarted | Why::Unproven) {
+                        self.portrait.forget_groups();
                     }
                     self.applied = None;
                     self.reset(complete, unix_ms);

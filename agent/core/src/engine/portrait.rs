@@ -70,7 +70,7 @@ impl Portrait {
             status_reason: "not asked yet".to_owned(),
             engine_version: String::new(),
             rank_by_header: config.rank_by_header,
-            tier_weights: vec![(Tier::Gpu, 1.0)],
+            tier_weights: config.tier_weights.to_vec(),
         };
         let naming = Naming::new(&config.roots);
         let mut it = Self {
@@ -163,12 +163,24 @@ impl Portrait {
             sliding_window: stored.sliding_window.unwrap_or(0),
         };
         let groups = &mut self.description.groups;
-        match groups.binary_search_by_key(&group.index, |it| it.index) {
-            // What is known stays: some groups announce parts of blocks in between, with another size.
-            Ok(at) if groups[at].kind.is_empty() && !group.kind.is_empty() => groups[at] = group,
-            Err(at) => groups.insert(at, group),
-            Ok(_) => (),
+        let at = match groups.binary_search_by_key(&group.index, |it| it.index) {
+            Ok(at) => at,
+            Err(at) => return groups.insert(at, group),
+        };
+        // What is known stays, but for the size: some groups announce parts of blocks, which are smaller.
+        let known = &mut groups[at];
+        if known.kind.is_empty() {
+            known.kind = group.kind;
         }
+        if known.sliding_window == 0 {
+            known.sliding_window = group.sliding_window;
+        }
+        known.block_size = known.block_size.max(group.block_size);
+    }
+
+    /// It may be another engine now, with other groups.
+    pub(super) fn forget_groups(&mut self) {
+        self.description.groups.clear();
     }
 
     /// Whether a text of the engine's is taken; one that is not is counted.

@@ -110,13 +110,7 @@ impl World {
         };
         for index in 0..engines {
             let address = format!("10.0.0.1:{}", 8000 + index).parse().unwrap();
-            let config = Config {
-                name: ReplicaName { address, rank: 0 },
-                events: true,
-                replay: false,
-                rank_by_header: false,
-                roots: Vec::new(),
-            };
+            let config = Config::new(ReplicaName { address, rank: 0 });
             let handle = world.node.add_engine(config, world.now, UNIX_MS);
             world.engines.push((handle, Wire::new(index as u64)));
             world.scrape(index, METRICS);
