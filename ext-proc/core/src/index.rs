@@ -35,10 +35,31 @@ impl Hasher for KeyHasher {
 pub(crate) type BlockMap<V> = std::collections::HashMap<BlockKey, V, BuildHasherDefault<KeyHasher>>;
 
 /// A set of places of one replica, a bit each; see [`Places`].
-type PlaceSet = u32;
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PlaceSet(u64);
+
+impl PlaceSet {
+    const NONE: Self = Self(0);
+
+    const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    const fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
 
 /// Bits in a [`PlaceSet`].
-const MOST_PLACES: usize = 32;
+const MOST_PLACES: usize = 64;
 
 /// The places that a replica has spoken of, in order of appearance; at most [`MOST_PLACES`]. No engine has more, and what
 /// lies in others is left out, which costs hits and invents none.
@@ -48,40 +69,28 @@ struct Places(Vec<Place>);
 impl Places {
     fn bit(&mut self, place: Place) -> PlaceSet {
         if let Some(at) = self.0.iter().position(|it| *it == place) {
-            return 1 << at;
+            return PlaceSet(1 << at);
         }
         if self.0.len() == MOST_PLACES {
-            return 0;
+            return PlaceSet::NONE;
         }
         self.0.push(place);
-        1 << (self.0.len() - 1)
-    }
-
-    /// The places of a tier that has this weight, restricted to groups that decide a hit.
-    fn weights(&self, worth: &Worth<'_>) -> Vec<(PlaceSet, f32)> {
-        let weigh = |(at, place): (usize, &Place)| (1 << at, worth.of(*place));
-        self.0.iter().enumerate().map(weigh).collect()
+        PlaceSet(1 << (self.0.len() - 1))
     }
 }
 
-/// What a block in some place is worth to a prefix hit.
-#[derive(Clone, Copy, Debug)]
-pub struct Worth<'a> {
-    /// Weight by tier; a tier that is not named is worth nothing.
-    pub tiers: &'a [(Tier, f32)],
-    /// Groups that decide a hit; empty for all.
-    pub groups: &'a [u32],
-}
+/// GPU blocks at full weight, and no others.
+pub const GPU_ONLY: &[(Tier, f32)] = &[(Tier::Gpu, 1.0)];
 
-impl Worth<'_> {
-    /// GPU blocks of any group, at full weight.
-    pub const GPU: Worth<'static> = Worth { tiers: &[(Tier::Gpu, 1.0)], groups: &[] };
+/// What a block is worth by the places of one group, or of all, that hold it: as much as in the best of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scale([(PlaceSet, f32); 3]);
 
-    fn of(&self, place: Place) -> f32 {
-        if !self.groups.is_empty() && !self.groups.contains(&place.group) {
-            return 0.0;
-        }
-        self.tiers.iter().find(|(tier, _)| *tier == place.tier).map_or(0.0, |(_, weight)| *weight)
+impl Scale {
+    /// 0 to 1.
+    #[must_use]
+    pub fn of(&self, held: PlaceSet) -> f32 {
+        self.0.iter().find(|(places, _)| held.meets(*places)).map_or(0.0, |(_, worth)| *worth)
     }
 }
 
@@ -102,8 +111,9 @@ impl Holdings {
             match step {
                 Step::Gained { place, keys, .. } => {
                     let bit = self.places.bit(*place);
-                    for key in keys.iter().filter(|_| bit != 0) {
-                        *self.blocks.entry(*key).or_insert(0) |= bit;
+                    for key in keys.iter().filter(|_| !bit.is_empty()) {
+                        let places = self.blocks.entry(*key).or_default();
+                        *places = places.and(bit);
                         changed(Told::Gained(*key));
                     }
                 }
@@ -111,8 +121,8 @@ impl Holdings {
                     let bit = self.places.bit(*place);
                     for key in keys {
                         if let Some(places) = self.blocks.get_mut(key) {
-                            *places &= !bit;
-                            if *places == 0 {
+                            *places = places.without(bit);
+                            if places.is_empty() {
                                 self.blocks.remove(key);
                             }
                         }
@@ -138,8 +148,9 @@ impl Holdings {
         for step in steps {
             if let Step::Gained { place, keys, .. } = step {
                 let bit = self.places.bit(*place);
-                for key in keys.iter().filter(|_| bit != 0) {
-                    *copy.entry(*key).or_insert(0) |= bit;
+                for key in keys.iter().filter(|_| !bit.is_empty()) {
+                    let places = copy.entry(*key).or_default();
+                    *places = places.and(bit);
                 }
             }
         }
@@ -171,10 +182,29 @@ impl Holdings {
         self.blocks.is_empty()
     }
 
-    /// Prepares for lookups under that worth.
+    /// The places that hold a block.
     #[must_use]
-    pub fn view(&self, worth: &Worth<'_>) -> View<'_> {
-        View { holdings: self, weights: self.places.weights(worth) }
+    pub fn places(&self, key: BlockKey) -> PlaceSet {
+        self.blocks.get(&key).copied().unwrap_or(PlaceSet::NONE)
+    }
+
+    /// How to weigh what a group, or any group, holds in tiers of these weights, 0 to 1; a tier that is not named is
+    /// worth nothing.
+    #[must_use]
+    pub fn scale(&self, tiers: &[(Tier, f32)], group: Option<u32>) -> Scale {
+        let mut scale = [Tier::Gpu, Tier::Cpu, Tier::Storage].map(|tier| {
+            let weight = tiers.iter().find(|it| it.0 == tier).map_or(0.0, |it| it.1);
+            let here = self
+                .places
+                .0
+                .iter()
+                .zip(0_u32..)
+                .filter(|(it, _)| it.tier == tier && group.is_none_or(|group| it.group == group));
+            // What is no number is worth nothing either.
+            (PlaceSet(here.map(|(_, at)| 1 << at).sum()), weight.max(0.0).min(1.0))
+        });
+        scale.sort_by(|a, b| b.1.total_cmp(&a.1));
+        Scale(scale)
     }
 }
 
@@ -189,23 +219,6 @@ pub enum Told {
     Cleared,
 }
 
-/// Holdings with the worth of each place worked out.
-#[derive(Debug)]
-pub struct View<'a> {
-    holdings: &'a Holdings,
-    weights: Vec<(PlaceSet, f32)>,
-}
-
-impl View<'_> {
-    /// What this block is worth to a hit, 0 to 1: that of the best place that holds it.
-    #[must_use]
-    pub fn worth(&self, key: BlockKey) -> f32 {
-        let Some(places) = self.holdings.blocks.get(&key) else { return 0.0 };
-        let held = self.weights.iter().filter(|(bit, _)| places & bit != 0);
-        held.map(|(_, weight)| *weight).fold(0.0, f32::max)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -216,7 +229,11 @@ mod tests {
 
     const PLACES: [Place; 3] =
         [Place::GPU, Place { group: 1, tier: Tier::Gpu }, Place { group: 0, tier: Tier::Cpu }];
-    const ALL: Worth<'_> = Worth { tiers: &[(Tier::Gpu, 1.0), (Tier::Cpu, 0.5)], groups: &[] };
+    const TIERS: &[(Tier, f32)] = &[(Tier::Cpu, 0.5), (Tier::Gpu, 1.0)];
+
+    fn worth(holdings: &Holdings, group: Option<u32>, key: BlockKey) -> f32 {
+        holdings.scale(TIERS, group).of(holdings.places(key))
+    }
 
     fn key(i: u8) -> BlockKey {
         BlockKey::from_u64(u64::from(i))
@@ -273,10 +290,12 @@ mod tests {
                         }
                     }
                 }
-                let view = holdings.view(&ALL);
-                for i in 0..12 {
-                    let want = naive.iter().filter(|(_, k)| *k == key(i)).map(|(p, _)| ALL.of(*p)).fold(0.0, f32::max);
-                    prop_assert_eq!(view.worth(key(i)), want);
+                for (i, group) in (0..12).flat_map(|i| [None, Some(0), Some(1), Some(2)].map(|group| (i, group))) {
+                    let here = |p: &Place| group.is_none_or(|group| p.group == group);
+                    let held = naive.iter().filter(|(p, k)| *k == key(i) && here(p));
+                    let weigh = |tier| if tier == Tier::Gpu { 1.0 } else { 0.5 };
+                    let want = held.map(|(p, _)| weigh(p.tier)).fold(0.0, f32::max);
+                    prop_assert_eq!(worth(&holdings, group, key(i)), want);
                 }
                 let keys: BTreeSet<_> = naive.iter().map(|(_, k)| *k).collect();
                 prop_assert_eq!(holdings.len(), keys.len());
@@ -290,11 +309,9 @@ mod tests {
         let gained = |i| [Step::Gained { place: Place::GPU, parent: None, keys: vec![key(i)] }];
         holdings.apply(&gained(1), |_| ());
         assert!(holdings.apply_copy(true, false, &gained(2)));
-        assert_eq!(holdings.view(&Worth::GPU).worth(key(1)), 1.0);
-        assert_eq!(holdings.view(&Worth::GPU).worth(key(2)), 0.0);
+        assert_eq!([1, 2].map(|i| worth(&holdings, None, key(i))), [1.0, 0.0]);
         assert!(holdings.apply_copy(false, true, &gained(3)));
-        let held = |i| holdings.view(&Worth::GPU).worth(key(i));
-        assert_eq!([held(1), held(2), held(3)], [0.0, 1.0, 1.0]);
+        assert_eq!([1, 2, 3].map(|i| worth(&holdings, None, key(i))), [0.0, 1.0, 1.0]);
     }
 
     #[test]
@@ -305,8 +322,7 @@ mod tests {
             holdings.apply(&[Step::Gained { place, parent: None, keys: vec![key(group as u8)] }], |_| ());
         }
         assert_eq!(holdings.len(), MOST_PLACES);
-        assert_eq!(holdings.view(&Worth::GPU).worth(key(31)), 1.0);
-        assert_eq!(holdings.view(&Worth::GPU).worth(key(32)), 0.0);
+        assert_eq!([63, 64].map(|i| worth(&holdings, None, key(i))), [1.0, 0.0]);
     }
 
     #[test]
@@ -315,12 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_do_not_decide_are_worth_nothing() {
+    fn weights_that_are_no_weights_do_no_harm() {
         let mut holdings = Holdings::default();
-        let place = Place { group: 1, tier: Tier::Gpu };
-        holdings.apply(&[Step::Gained { place, parent: None, keys: vec![key(1)] }], |_| ());
-        let worth = |groups| Worth { groups, ..Worth::GPU };
-        assert_eq!(holdings.view(&worth(&[0])).worth(key(1)), 0.0);
-        assert_eq!(holdings.view(&worth(&[1])).worth(key(1)), 1.0);
+        holdings.apply(&[Step::Gained { place: Place::GPU, parent: None, keys: vec![key(1)] }], |_| ());
+        for (weight, want) in [(f32::NAN, 0.0), (-1.0, 0.0), (7.0, 1.0), (f32::INFINITY, 1.0), (0.5, 0.5)] {
+            let scale = holdings.scale(&[(Tier::Gpu, weight)], None);
+            assert_eq!(scale.of(holdings.places(key(1))), want, "{weight}");
+        }
+        assert_eq!(holdings.scale(&[], None).of(holdings.places(key(1))), 0.0);
     }
 }

@@ -3,12 +3,13 @@
 //! Reading order, which is a request's: [`session`] (one exchange with Envoy), [`request`] (a body's meaning),
 //! [`prompts`] (its token ids), [`pick`] (block names, who holds them, who is least busy), [`score`], [`reply`]
 //! (what Envoy is told), [`outcome`] (how it ended). What a pick stands on: [`world`], [`replicas`], [`index`] (the
-//! engines' own word), [`recent`] (what was sent where), [`busy`], [`health`]; [`feed`] brings it in.
+//! engines' own word), [`hit`] (what of it an engine would use), [`recent`] (what was sent where), [`busy`], [`health`]; [`feed`] brings it in.
 #![forbid(unsafe_code)]
 
 pub mod busy;
 pub mod feed;
 pub mod health;
+pub mod hit;
 pub mod index;
 pub mod outcome;
 pub mod pick;

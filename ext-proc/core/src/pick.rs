@@ -6,7 +6,8 @@ use std::{collections::BTreeMap, time::Instant};
 use kvpick_proto::naming::{BlockKey, Domain, ExtraKey, Hasher};
 
 use crate::{
-    index::Worth,
+    hit::Rule,
+    index::{GPU_ONLY, Scale},
     outcome::{Reason, Tier},
     replicas::{Knowledge, Replica, ReplicaId, Replicas},
     score::{Offer, Weights},
@@ -184,7 +185,7 @@ struct Hit {
     predicted_tokens: u64,
 }
 
-/// The leading run of each prompt, by vLLM's rule: whole blocks, and one token at least is computed anew.
+/// What the engine finds of each prompt, by vLLM's rule: whole blocks, and one token at least is computed anew.
 fn hit(
     replica: &Replica,
     prompts: &[Vec<u32>],
@@ -193,14 +194,16 @@ fn hit(
     now: Instant,
 ) -> Hit {
     let description = replica.description.as_ref();
-    let weights = description.map_or(&[][..], |it| &it.tier_weights);
-    let groups = replica.deciding_groups();
-    let worth = Worth { tiers: if weights.is_empty() { Worth::GPU.tiers } else { weights }, groups: &groups };
-    let facts = replica.facts().is_ok().then(|| replica.holdings.view(&worth));
-    let complete = facts.is_some() && description.is_some_and(|it| is_complete(&it.completeness));
+    let tiers = description.map_or(&[][..], |it| &it.tier_weights);
+    let tiers = if tiers.is_empty() { GPU_ONLY } else { tiers };
+    let groups = description.map_or(&[][..], |it| &it.groups);
+    let rule = Rule::of(groups, domain.block_size, |group| replica.holdings.scale(tiers, group));
+    let trust = if replica.facts().is_ok() { replica.trust() } else { 0.0 };
+    let complete = 0.0 < trust && description.is_some_and(|it| is_complete(&it.completeness));
     let dropped = description.map_or(0, |it| it.hit_blocks_dropped as usize);
-    let worth_of = |key: BlockKey| {
-        let held = facts.as_ref().map_or(0.0, |view| f64::from(view.worth(key)) * replica.trust());
+    // What was sent there and not spoken of counts as held in every group.
+    let worth_of = |key: BlockKey, scale: &Scale| {
+        let held = if 0.0 < trust { f64::from(scale.of(replica.holdings.places(key))) * trust } else { 0.0 };
         if 0.0 < held {
             held
         } else if replica.expected.has(key, now) {
@@ -213,11 +216,10 @@ fn hit(
     };
     let block_size = domain.block_size.get() as usize;
     let mut hit = Hit::default();
+    let mut run = Vec::new();
     for (tokens, keys) in prompts.iter().zip(chains) {
-        let most = tokens.len().saturating_sub(1) / block_size;
-        let run: Vec<f64> =
-            keys.iter().take(most).map(|key| worth_of(*key)).take_while(|it| 0.0 < *it).collect();
-        let run = &run[..run.len().saturating_sub(dropped)];
+        let most = keys.len().min(tokens.len().saturating_sub(1) / block_size);
+        rule.longest(most, dropped, |i, scale| worth_of(keys[i], scale), &mut run);
         hit.predicted_tokens += (run.len() * block_size) as u64;
         hit.saved_tokens += run.iter().sum::<f64>() * block_size as f64;
     }

@@ -188,14 +188,6 @@ impl Replica {
         }
     }
 
-    /// The groups whose blocks decide a prefix hit; empty for all.
-    #[must_use]
-    pub fn deciding_groups(&self) -> Vec<u32> {
-        const DENSE: [&str; 3] = ["full_attention", "mla_attention", "sink_full_attention"];
-        let groups = self.description.iter().flat_map(|it| &it.groups);
-        groups.filter(|it| DENSE.contains(&it.kind.as_str())).map(|it| it.index).collect()
-    }
-
     /// Share of its physical blocks that hold something, 0 to 1; 0 when unknown.
     #[must_use]
     pub fn fill(&self) -> f64 {

@@ -7,6 +7,7 @@ use kvpick_proto::words::{AgentMessage, InFlight, ServerMessage};
 use crate::{
     feed::{Close, Feed, Note, StreamId},
     health::Failure,
+    index::GPU_ONLY,
     outcome::Reason,
     pick::{self, Ask, Chains, Naming, Pick},
     replicas::{Memory, Replica, ReplicaId, ReplicaSpec, Replicas},
@@ -97,8 +98,9 @@ impl World {
         let replica = &mut self.replicas[id];
         let keys = pick::keys_for(replica, ask.model, chains).concat();
         replica.routed.record(keys.iter().copied(), now);
-        let view = replica.holdings.view(&crate::index::Worth::GPU);
-        let missing: Vec<_> = keys.into_iter().filter(|it| view.worth(*it) <= 0.0).collect();
+        let holdings = &replica.holdings;
+        let on_gpu = holdings.scale(GPU_ONLY, None);
+        let missing: Vec<_> = keys.into_iter().filter(|it| on_gpu.of(holdings.places(*it)) <= 0.0).collect();
         replica.expected.record(missing, now);
         let uncached = pick.prompt_tokens - pick.predicted_tokens;
         replica.busy.on_start(uncached, self.weights.prefill_rate, now);
