@@ -149,7 +149,8 @@ impl Told {
         // The first, and then each time that there are ten times as many.
         if counts.undecodable > self.undecodable.saturating_mul(10) {
             self.undecodable = counts.undecodable;
-            tracing::warn!(engine = %name, messages = counts.undecodable, "messages that can't be read");
+            let last = counts.unreadable.map(tracing::field::display);
+            tracing::warn!(engine = %name, messages = counts.undecodable, last, "messages that can't be read");
         }
         if counts.long_texts > self.long_texts.saturating_mul(10) {
             self.long_texts = counts.long_texts;

@@ -293,7 +293,6 @@ fn wrong_types_name_the_field() {
     assert_eq!(field(&wrap(&[b"\x92\xacBlockRemoved\x91\xa1x"])), "event.block_hashes");
     assert_eq!(field(&wrap(&[b"\x92\xacBlockRemoved\x91\xc4\x01x"])), "event.block_hashes");
     assert_eq!(field(&wrap(&[b"\x93\xabBlockStored\x90\xc3"])), "event.parent_block_hash");
-    assert_eq!(field(&wrap(&[b"\x94\xabBlockStored\x90\xc0\x91\xff"])), "event.token_ids");
 }
 
 #[test]

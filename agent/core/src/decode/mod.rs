@@ -5,16 +5,19 @@
 //! event, so that a mixed batch is legal input. A field that is absent, nil or unknown is tolerated; an event of an
 //! unknown kind is counted and left out.
 
+mod budget;
 mod fields;
 mod read;
 
 use kvpick_proto::{naming::BlockKey, words::Tier};
 
+use budget::{Budget, Part};
+pub use budget::{MAX_EVENTS, MAX_EXTRA_KEYS, MAX_KEYS, MAX_TEXT_BYTES, MAX_TOKENS, most_decoded};
 use fields::Fields;
 use read::Reader;
 
 /// Frames that are not a batch of events. What was in it is lost, so what is known of the engine is in doubt.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum DecodeError {
     /// vLLM sends topic, sequence and payload.
     #[error("the message has {0} frames where topic, sequence and payload were expected")]
@@ -38,6 +41,20 @@ pub enum DecodeError {
         field: &'static str,
         /// What it should be.
         want: &'static str,
+    },
+    /// More than a step of any engine makes.
+    #[error("{field} of one batch are more than {most}")]
+    TooMany {
+        /// Which, as `kind.field`.
+        field: &'static str,
+        /// How many there may be.
+        most: usize,
+    },
+    /// Values of so few bytes each that in memory they would take many times as much.
+    #[error("{field} of one batch take far more memory than its payload has bytes")]
+    TooDense {
+        /// The field at which that showed, as `kind.field`.
+        field: &'static str,
     },
 }
 
@@ -206,7 +223,7 @@ impl Batch {
     ///
     /// Anything but one batch in one of vLLM's encodings.
     pub fn decode(payload: &[u8]) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(payload);
+        let (mut reader, mut budget) = (Reader::new(payload), Budget::new(payload.len()));
         let field = |field, want| DecodeError::Field { field, want };
         let len = reader.array()?.ok_or_else(|| field("batch", "an array"))?;
         if len < 2 {
@@ -216,8 +233,11 @@ impl Batch {
             Self { time: reader.float()?.ok_or_else(|| field("batch.time", "a number"))?, ..Self::default() };
         let events = reader.array()?.ok_or_else(|| field("batch.events", "an array"))?;
         for _ in 0..events {
-            match event(&mut reader)? {
-                Some(event) => batch.events.push(event),
+            match event(&mut reader, &mut budget)? {
+                Some(event) => {
+                    budget.take(Part::Event, 1)?;
+                    batch.events.push(event);
+                }
                 None => batch.unknown += 1,
             }
         }
@@ -233,7 +253,7 @@ impl Batch {
 }
 
 /// One event, in either encoding; `None` for a kind that is not known.
-fn event(reader: &mut Reader<'_>) -> Result<Option<Event>, DecodeError> {
+fn event(reader: &mut Reader<'_>, budget: &mut Budget) -> Result<Option<Event>, DecodeError> {
     if let Some(items) = reader.array()? {
         let Some(rest) = items.checked_sub(1) else {
             return Err(DecodeError::Field { field: "event", want: "an array that begins with its kind" });
@@ -242,13 +262,13 @@ fn event(reader: &mut Reader<'_>) -> Result<Option<Event>, DecodeError> {
         let mut fields = Fields::default();
         for index in 0..rest {
             match kind.by_position().get(index as usize) {
-                Some(name) => fields.read(name, reader)?,
+                Some(name) => fields.read(name, reader, budget)?,
                 None => reader.skip()?,
             }
         }
         // Position 8, after the kind: vLLM 0.17 and later.
         let hides_extra_keys = items < 9;
-        return Ok(kind.event(fields, hides_extra_keys));
+        return kind.event(fields, hides_extra_keys, budget);
     }
     let want = DecodeError::Field { field: "event", want: "an array or a map" };
     let pairs = reader.fork().map()?.ok_or(want)?;
@@ -262,11 +282,11 @@ fn event(reader: &mut Reader<'_>) -> Result<Option<Event>, DecodeError> {
             reader.skip()?;
         }
         match kind.by_name(name) {
-            Some(name) => fields.read(name, reader)?,
+            Some(name) => fields.read(name, reader, budget)?,
             None => reader.skip()?,
         }
     }
-    Ok(kind.event(fields, false))
+    kind.event(fields, false, budget)
 }
 
 fn kind_of_map(reader: &mut Reader<'_>) -> Result<Kind, DecodeError> {
@@ -334,15 +354,22 @@ impl Kind {
         self.by_position().iter().chain(later).find(|it| Some(it.as_bytes()) == name).copied()
     }
 
-    fn event(self, it: Fields, hides_extra_keys: bool) -> Option<Event> {
-        let tier = it.medium.as_deref().map(tier);
-        Some(match self {
+    fn event(
+        self,
+        it: Fields,
+        hides_extra_keys: bool,
+        budget: &mut Budget,
+    ) -> Result<Option<Event>, DecodeError> {
+        if matches!(self, Self::Stored) {
+            budget.take(Part::Stored, 1)?;
+        }
+        Ok(Some(match self {
             Self::Stored => Event::Stored(Box::new(Stored {
                 keys: it.keys,
                 parent: it.parent,
                 tokens: it.tokens,
                 block_size: it.block_size,
-                tier,
+                tier: it.tier,
                 group: it.group,
                 lora_id: it.lora_id,
                 lora_name: it.lora_name,
@@ -351,21 +378,14 @@ impl Kind {
                 kind: it.kind,
                 sliding_window: it.sliding_window,
             })),
-            Self::Removed => {
-                Event::Removed(Removed { keys: it.keys, tier, group: it.group, remaining: it.remaining })
-            }
+            Self::Removed => Event::Removed(Removed {
+                keys: it.keys,
+                tier: it.tier,
+                group: it.group,
+                remaining: it.remaining,
+            }),
             Self::Cleared => Event::Cleared,
-            Self::Unknown => return None,
-        })
-    }
-}
-
-/// vLLM says `GPU`, `CPU`, `STORAGE`; connectors say `cpu`, `FS`, `OBJ` or a name of their own.
-fn tier(medium: &str) -> Tier {
-    let medium = medium.to_ascii_uppercase();
-    match medium.as_str() {
-        "GPU" => Tier::Gpu,
-        it if it.starts_with("CPU") => Tier::Cpu,
-        _ => Tier::Storage,
+            Self::Unknown => return Ok(None),
+        }))
     }
 }

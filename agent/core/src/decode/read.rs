@@ -1,6 +1,6 @@
 //! A reader of msgpack values from bytes that anybody may have sent.
 //!
-//! It allocates for what it read, never for what a length claims, and skips values without recursion.
+//! A length is never more than the bytes that are left, and values are skipped without recursion.
 
 use rmp::{Marker, decode};
 
@@ -42,11 +42,17 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// The length of an array, and the reader at its first item; `None`, nothing taken, if it is not an array.
+    /// Whether so many values can follow, each of which is a byte at least.
+    fn holds(&self, values: u64) -> Result<(), DecodeError> {
+        if values <= self.rest.len() as u64 { Ok(()) } else { Err(DecodeError::Truncated) }
+    }
+
+    /// The length of an array, no more than there are bytes left, and the reader at its first item; `None`, nothing taken, if it is not an array.
     pub(super) fn array(&mut self) -> Result<Option<u32>, DecodeError> {
         match self.peek()? {
             Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => {
-                decode::read_array_len(&mut self.rest).map(Some).map_err(short)
+                let len = decode::read_array_len(&mut self.rest).map_err(short)?;
+                self.holds(len.into()).map(|()| Some(len))
             }
             _ => Ok(None),
         }
@@ -56,7 +62,8 @@ impl<'a> Reader<'a> {
     pub(super) fn map(&mut self) -> Result<Option<u32>, DecodeError> {
         match self.peek()? {
             Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => {
-                decode::read_map_len(&mut self.rest).map(Some).map_err(short)
+                let len = decode::read_map_len(&mut self.rest).map_err(short)?;
+                self.holds(2 * u64::from(len)).map(|()| Some(len))
             }
             _ => Ok(None),
         }

@@ -9,6 +9,8 @@ use crate::mirror::Copies;
 /// perhaps twice as fast.
 pub const TIER_WEIGHTS: [(Tier, f32); 3] = [(Tier::Gpu, 1.0), (Tier::Cpu, 0.8), (Tier::Storage, 0.5)];
 
+use crate::decode::DecodeError;
+
 /// Which engine this is, and how its events are had.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -55,6 +57,8 @@ pub struct Counts {
     pub cleared_by_sleep: u64,
     pub unknown_events: u64,
     pub undecodable: u64,
+    /// What was wrong with the last message that could not be read.
+    pub unreadable: Option<DecodeError>,
     pub replays: u64,
     pub failed_replays: u64,
     pub resets_restarted: u64,
@@ -62,4 +66,11 @@ pub struct Counts {
     pub resets_unproven: u64,
     pub naming_misfits: u64,
     pub long_texts: u64,
+}
+
+impl Counts {
+    pub(super) const fn undecodable(&mut self, error: DecodeError) {
+        self.undecodable += 1;
+        self.unreadable = Some(error);
+    }
 }

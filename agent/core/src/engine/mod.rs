@@ -173,7 +173,7 @@ impl Engine {
     ///
     /// Frames that are not vLLM's, which are counted and otherwise ignored: they have no number that could be missed.
     pub fn on_frames(&mut self, frames: Vec<Vec<u8>>, now: Instant, unix_ms: u64) -> Result<(), DecodeError> {
-        let message = Message::live(frames).inspect_err(|_| self.counts.undecodable += 1)?;
+        let message = Message::live(frames).inspect_err(|it| self.counts.undecodable(*it))?;
         self.portrait.on_heard();
         // What is heard has a connection, whatever was said of others.
         self.unconnected = None;
@@ -194,7 +194,7 @@ impl Engine {
         now: Instant,
         unix_ms: u64,
     ) -> Result<(), DecodeError> {
-        let replayed = Replayed::from_frames(frames).inspect_err(|_| self.counts.undecodable += 1)?;
+        let replayed = Replayed::from_frames(frames).inspect_err(|it| self.counts.undecodable(*it))?;
         self.portrait.on_heard();
         if replayed == Replayed::End && self.sequence.is_asking_for(id) {
             self.counts.replays += 1;
@@ -374,8 +374,8 @@ impl Engine {
                 batch.events.into_iter().for_each(|event| self.event(event));
             }
             // What was in it is lost, and may have been removals.
-            Err(_) => {
-                self.counts.undecodable += 1;
+            Err(error) => {
+                self.counts.undecodable(error);
                 self.counts.resets_lost += 1;
                 self.reset(false, unix_ms);
             }
