@@ -9,6 +9,7 @@ MAKEFLAGS += --no-print-directory
 export CARGO_TARGET_DIR := $(CURDIR)/target
 TOOLS := target/tools
 CARGO_DENY_VERSION := 0.20.2
+CARGO_FUZZ_VERSION := 0.13.2
 # Optimised and quick to link; `release` is for images.
 PROFILE := quick
 
@@ -48,4 +49,21 @@ deny: deny-tool ## check licences, duplicates and sources of all dependencies
 deny-tool: ## build cargo-deny into target/tools; takes minutes, once
 	@if [[ "$$($(TOOLS)/cargo/bin/cargo-deny --version 2>/dev/null)" != "cargo-deny $(CARGO_DENY_VERSION)" ]]; then \
 		env -u CARGO_TARGET_DIR cargo install cargo-deny --locked --version $(CARGO_DENY_VERSION) --root $(TOOLS)/cargo; \
+	fi
+
+# libFuzzer's instrumentation needs no nightly compiler; only its sanitizers do, and there is no unsafe code to watch.
+FUZZ := --sanitizer none --fuzz-dir agent/core/fuzz --target-dir target/fuzz
+TARGET ?= decode
+FUZZ_SECONDS := $(or $(SECONDS),60)
+
+.PHONY: fuzz
+fuzz: fuzz-tool ## feed made-up bytes to the agent; TARGET=decode, replayed or engine, SECONDS=60
+	@mkdir -p target/fuzz/corpus/$(TARGET)
+	PATH="$(CURDIR)/$(TOOLS)/cargo/bin:$$PATH" cargo fuzz run $(FUZZ) $(TARGET) target/fuzz/corpus/$(TARGET) \
+		agent/core/fuzz/corpus/$(TARGET) -- -max_total_time=$(FUZZ_SECONDS) -print_final_stats=1
+
+.PHONY: fuzz-tool
+fuzz-tool: ## build cargo-fuzz into target/tools; takes a minute, once
+	@if [[ "$$($(TOOLS)/cargo/bin/cargo-fuzz --version 2>/dev/null)" != "cargo-fuzz $(CARGO_FUZZ_VERSION)" ]]; then \
+		env -u CARGO_TARGET_DIR cargo install cargo-fuzz --locked --version $(CARGO_FUZZ_VERSION) --root $(TOOLS)/cargo; \
 	fi

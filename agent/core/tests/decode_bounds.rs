@@ -2,8 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::mem::size_of;
+#[path = "../fuzz/checks.rs"]
+mod checks;
 
+use checks::size;
 use kvpick_agent_core::decode::{
     Batch, DecodeError, Event, ExtraItem, MAX_EVENTS, MAX_EXTRA_KEYS, MAX_KEYS, MAX_TEXT_BYTES, MAX_TOKENS,
     Removed, Stored, most_decoded,
@@ -30,34 +32,6 @@ fn batch(event: &[u8], times: usize) -> Vec<u8> {
 fn store(hashes: &[u8], tokens: &[u8], extra_keys: &[u8]) -> Vec<u8> {
     let head = b"\x99\xabBlockStored";
     [head, hashes, b"\xc0", tokens, b"\x01\xc0\xa3GPU\xc0", extra_keys].concat()
-}
-
-/// Memory that a batch takes, as far as its own types tell: what its vectors could hold, and what is behind them.
-fn size(batch: &Batch) -> usize {
-    let item = |it: &ExtraItem| match it {
-        ExtraItem::Text(text) => text.capacity(),
-        ExtraItem::Media { identifier, .. } => identifier.capacity(),
-        ExtraItem::Bytes(bytes) => bytes.capacity(),
-        ExtraItem::Other => 0,
-    };
-    let extra = |items: &Vec<ExtraItem>| {
-        items.capacity() * size_of::<ExtraItem>() + items.iter().map(item).sum::<usize>()
-    };
-    let stored = |it: &Stored| {
-        let texts = [&it.lora_name, &it.kind].map(|it| it.as_ref().map_or(0, String::capacity));
-        size_of::<Stored>()
-            + it.keys.capacity() * size_of::<BlockKey>()
-            + it.tokens.capacity() * size_of::<u32>()
-            + texts.iter().sum::<usize>()
-            + it.extra_keys.capacity() * size_of::<(u32, Vec<ExtraItem>)>()
-            + it.extra_keys.iter().map(|(_, items)| extra(items)).sum::<usize>()
-    };
-    let event = |it: &Event| match it {
-        Event::Stored(it) => stored(it),
-        Event::Removed(it) => it.keys.capacity() * size_of::<BlockKey>(),
-        Event::Cleared => 0,
-    };
-    batch.events.capacity() * size_of::<Event>() + batch.events.iter().map(event).sum::<usize>()
 }
 
 #[test]
