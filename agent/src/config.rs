@@ -29,7 +29,7 @@ pub struct File {
 }
 
 /// One engine, or one rank of one.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct EngineEntry {
     /// Where clients reach it, `ip:port`, exactly as Envoy and the servers' configuration know it.
@@ -197,6 +197,26 @@ pub struct EventsConfig {
     pub replay: Option<String>,
     /// See [`EngineEntry::topic`].
     pub topic: String,
+}
+
+impl EventsConfig {
+    /// Checks these as it does an engine's entry in a file.
+    ///
+    /// # Errors
+    ///
+    /// All mistakes; their fields begin with `record`.
+    pub fn check(
+        subscribe: Option<String>,
+        listen: Option<String>,
+        replay: Option<String>,
+        topic: String,
+    ) -> Result<Self, Mistakes> {
+        let address = "127.0.0.1:1".to_owned();
+        let entry = EngineEntry { address, subscribe, listen, replay, topic, ..EngineEntry::default() };
+        let mut mistakes = Mistakes(Vec::new());
+        let checked = entry.check("record", &mut mistakes);
+        checked.and_then(|it| it.events).filter(|_| mistakes.0.is_empty()).ok_or(mistakes)
+    }
 }
 
 /// Who connects to whom.
@@ -373,7 +393,16 @@ fn or_ipc(field: &str) -> &'static str {
     if field == "listen" { "" } else { " or `ipc:///path`" }
 }
 
-struct Mistakes(Vec<Mistake>);
+/// All that is wrong.
+#[derive(Debug)]
+pub struct Mistakes(Vec<Mistake>);
+
+impl std::fmt::Display for Mistakes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lines: Vec<_> = self.0.iter().map(Mistake::to_string).collect();
+        f.write_str(&lines.join("\n"))
+    }
+}
 
 impl Mistakes {
     fn add(&mut self, field: &str, what: impl Into<String>) {

@@ -4,12 +4,16 @@
 //! The rules are in `kvpick_agent_core`; here are sockets, clocks and tasks. Reading order: [`config`],
 //! [`engine_args`], [`app`] (what is started), `zmq` (an engine's sockets), `engine` (drives an engine), `scrape`
 //! (its HTTP API), `names` (of servers), `pauses` (between attempts at one), `publish`
-//! (streams to them), `shared`, `status`, `metrics`, `tasks`.
+//! (streams to them), `shared`, `status`, `metrics`, `tasks`; and beside the agent itself [`record`] and [`replay`], for
+//! bug reports.
 
 pub mod config;
 pub mod engine_args;
 
 pub mod app;
+
+pub mod record;
+pub mod replay;
 
 mod engine;
 mod names;

@@ -76,7 +76,7 @@ fn events(it: &Events) -> Value {
     }
 }
 
-fn domain(it: &Domain) -> Value {
+pub(crate) fn domain(it: &Domain) -> Value {
     json!({
         "algorithm": it.algorithm.name(),
         "root": it.root,
@@ -89,7 +89,7 @@ fn domain(it: &Domain) -> Value {
     })
 }
 
-fn key_kind(it: &KeyKindStatus) -> Value {
+pub(crate) fn key_kind(it: &KeyKindStatus) -> Value {
     let (state, why, remedy) = match &it.state {
         KeyState::Verified => ("verified", None, None),
         KeyState::Assumed { evidence } => ("assumed", Some(evidence), None),

@@ -4,7 +4,8 @@
 //! Reading order, which is the order of the flow: [`decode`] (frames to events), [`domain`] (how the engine names its
 //! blocks), [`sequence`] (what is missing, and whether the publisher is still the same), [`mirror`] (what the engine
 //! holds), [`load`] (how busy it is), [`engine`] (these together, for one engine), [`pending`] and [`peer`] (what one
-//! server has still to be told), [`node`] (all engines and all servers of one agent).
+//! server has still to be told), [`node`] (all engines and all servers of one agent); beside it [`recording`] (an engine's
+//! messages in a file).
 #![forbid(unsafe_code)]
 
 mod bounds;
@@ -25,3 +26,5 @@ pub mod peer;
 pub mod pending;
 
 pub mod node;
+
+pub mod recording;

@@ -144,6 +144,12 @@ impl Mirror {
         self.blocks.get(&(place, key)).map_or(0, |it| it.copies)
     }
 
+    /// What is held and in how many copies, in order of place and key.
+    pub fn held(&self) -> impl Iterator<Item = (Place, BlockKey, u32)> + '_ {
+        let held = self.blocks.iter().filter(|(_, block)| block.copies > 0);
+        held.map(|((place, key), block)| (*place, *key, block.copies))
+    }
+
     /// Blocks are held from now on.
     pub fn store(&mut self, stored: &Stored) {
         let Some(place) = self.place(stored.group, stored.tier) else { return };
