@@ -15,7 +15,7 @@ use portrait::Portrait;
 
 use crate::{
     decode::{Batch, DecodeError, Event, Message, Replayed},
-    domain::Fit,
+    domain::{Fit, Learnt},
     load::Metrics,
     mirror::Mirror,
     sequence::{Output, ReplayRequest, Sequence, Why},
@@ -127,6 +127,17 @@ impl Engine {
     #[must_use]
     pub const fn counts(&self) -> Counts {
         Counts { long_texts: self.portrait.long_texts(), ..self.counts }
+    }
+
+    /// What was verified of its naming, to be written down; `None` while nothing is.
+    #[must_use]
+    pub fn learnt(&self) -> Option<Learnt> {
+        self.portrait.learnt()
+    }
+
+    /// An earlier run of this agent verified that of the same engine process.
+    pub fn recall_naming(&mut self, learnt: Learnt) {
+        self.portrait.recall(learnt);
     }
 
     /// What to ask its replay socket for, once. A later request replaces an earlier one.

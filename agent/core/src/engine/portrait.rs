@@ -8,7 +8,7 @@ use super::{Config, PATIENCE};
 use crate::{
     bounds::{MAX_LIST, fits},
     decode::Stored,
-    domain::{Fit, Naming},
+    domain::{Fit, Learnt, Naming},
     load::Metrics,
     mirror::MAX_GROUPS,
 };
@@ -115,6 +115,16 @@ impl Portrait {
             self.description.domain = self.naming.domain();
             self.description.key_kinds = self.naming.key_kinds();
         }
+    }
+
+    pub(super) fn learnt(&self) -> Option<Learnt> {
+        self.naming.learnt()
+    }
+
+    pub(super) fn recall(&mut self, learnt: Learnt) {
+        self.naming.recall(learnt);
+        self.is_naming_new = true;
+        self.settle();
     }
 
     pub(super) const fn set_completeness(&mut self, completeness: Completeness) {

@@ -12,6 +12,10 @@ use kvpick_proto::{
 
 use crate::decode::{ExtraItem, Stored};
 
+mod learnt;
+
+pub use learnt::Learnt;
+
 /// Plain stores in a row that must fit nothing before an engine's naming counts as unknown. One may be hidden keys:
 /// vLLM before 0.17 does not publish a salt.
 const MISFITS: u32 = 8;
@@ -94,6 +98,32 @@ impl Naming {
             misfitting: BTreeSet::new(),
             misfits: 0,
         }
+    }
+
+    /// What was verified, to go on from after a restart of the agent; `None` while nothing is.
+    #[must_use]
+    pub fn learnt(&self) -> Option<Learnt> {
+        let (index, block_size) = self.found?;
+        let (algorithm, root, _) = &self.candidates[index];
+        Some(Learnt {
+            algorithm: *algorithm,
+            root: root.clone(),
+            block_size,
+            extra_keys: self.shape,
+            kinds: self.verified.iter().copied().collect(),
+        })
+    }
+
+    /// Goes on from what was verified of the same engine process by an earlier run of this agent.
+    pub fn recall(&mut self, learnt: Learnt) {
+        let is_it = |it: &(Algorithm, String, Hasher)| it.0 == learnt.algorithm && it.1 == learnt.root;
+        let index = self.candidates.iter().position(is_it).unwrap_or_else(|| {
+            let hasher = Hasher::with_root(learnt.algorithm, &learnt.root, self.shape);
+            self.candidates.push((learnt.algorithm, learnt.root.clone(), hasher));
+            self.candidates.len() - 1
+        });
+        self.found = Some((index, learnt.block_size));
+        self.verified = learnt.kinds.into_iter().collect();
     }
 
     /// The engine says its version.
