@@ -127,6 +127,23 @@ pub struct Description {
     pub tier_weights: Vec<(Tier, f32)>,
 }
 
+impl Description {
+    /// Whether the agent names its blocks itself.
+    #[must_use]
+    pub fn is_translated(&self) -> bool {
+        let plain = self.key_kinds.iter().find(|it| it.kind == KeyKind::Plain);
+        plain.is_some_and(|it| it.state == KeyState::Translated)
+    }
+
+    /// Whether what was held under the description before goes by other names from this one on. Then a server forgets
+    /// it, and the agent sends a full copy.
+    #[must_use]
+    pub fn renames(&self, before: &Self) -> bool {
+        let (is, was) = (self.is_translated(), before.is_translated());
+        is != was || (is && self.domain != before.domain)
+    }
+}
+
 /// Whether an engine's events are heard.
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[expect(missing_docs, reason = "named by themselves")]

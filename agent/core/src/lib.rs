@@ -13,6 +13,8 @@ pub mod decode;
 
 pub mod domain;
 
+pub mod translate;
+
 pub mod sequence;
 
 pub mod mirror;

@@ -26,6 +26,8 @@ pub struct Metrics {
 pub struct CacheConfig {
     /// Tokens in a block.
     pub block_size: Option<u32>,
+    /// Tokens in a hashed block, where that is said (vLLM 0.32, for models with several groups).
+    pub hash_block_size: Option<u32>,
     /// Physical blocks.
     pub num_gpu_blocks: Option<u64>,
     /// vLLM's name of the algorithm.
@@ -106,6 +108,7 @@ impl Metrics {
             "vllm:cache_config_info" => {
                 self.cache = CacheConfig {
                     block_size: sample.label("block_size").and_then(|it| it.parse().ok()),
+                    hash_block_size: sample.label("hash_block_size").and_then(|it| it.parse().ok()),
                     num_gpu_blocks: sample.label("num_gpu_blocks").and_then(|it| it.parse().ok()),
                     algorithm: sample
                         .label("prefix_caching_hash_algo")

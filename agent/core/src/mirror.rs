@@ -253,6 +253,21 @@ impl Mirror {
         self.cleared = true;
     }
 
+    /// Every block goes by another name from now on, and one to which `name` gives none is held no more. Servers are told
+    /// that everything went, and then what there is.
+    pub fn rename(&mut self, name: impl Fn(Place, BlockKey) -> Option<BlockKey>) {
+        let (blocks, order) = (std::mem::take(&mut self.blocks), std::mem::take(&mut self.order));
+        self.start_anew();
+        for (place, key) in order.into_values() {
+            let Some(block) = blocks.get(&(place, key)).filter(|it| it.copies > 0) else { continue };
+            let Some(new) = name(place, key) else { continue };
+            let after = block.after.and_then(|it| name(place, it));
+            for _ in 0..block.copies {
+                self.gain(place, new, after);
+            }
+        }
+    }
+
     /// More copies than blocks can only be a miscount: each block then counts once.
     fn cut(&mut self) {
         let bound = self.num_gpu_blocks.saturating_sub(1);

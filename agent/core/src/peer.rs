@@ -314,9 +314,10 @@ impl Replica {
 
     fn on_description(&mut self, description: Description) {
         let restarted = self.described.incarnation != description.incarnation;
+        let renames = description.renames(&self.described);
         self.described = description;
         // The server may forget the blocks of the process before, also where that was not known.
-        if restarted && matches!(self.told, Told::Copying { .. } | Told::InStep(_)) {
+        if (restarted || renames) && matches!(self.told, Told::Copying { .. } | Told::InStep(_)) {
             self.told = Told::NeedsCopy;
         }
     }

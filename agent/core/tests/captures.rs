@@ -39,8 +39,13 @@ fn heard(folder: &str, version: &str) -> Engine {
     let adapters = vec![adapter("lora-a"), adapter("lora-b")];
     engine.on_models(Models { models: Vec::new(), adapters, max_model_len: 0 });
     let batches = lines(folder, "frames.jsonl");
+    let mut verified = false;
     for batch in &batches {
         engine.on_frames(frames(&batch["frames"]), Instant::now(), 0).unwrap();
+        let kinds = &engine.provisional_description().key_kinds;
+        let is_verified = kinds.iter().any(|it| it.kind == KeyKind::Plain && it.state == KeyState::Verified);
+        assert!(is_verified || !verified, "verified no more after frame {}", batch["i"]);
+        verified |= is_verified;
     }
     let counts = engine.counts();
     assert_eq!(counts.batches, batches.len() as u64);
@@ -69,6 +74,9 @@ fn vllm_0_16_with_adapters_and_salts() {
     // The name alone enters the hash in this version, so that its blocks can be recomputed.
     let adapter = it.key_kinds.iter().find(|it| it.kind == KeyKind::Adapter).unwrap();
     assert_eq!(adapter.state, KeyState::Verified);
+    // This version does not announce salts.
+    let counts = engine.counts();
+    assert_eq!((counts.naming_misfits, counts.hidden_keys > 0), (0, true), "{counts:?}");
 }
 
 #[test]

@@ -13,6 +13,7 @@ fn captured(folder: &str) -> Metrics {
 fn cache(block_size: u32, num_gpu_blocks: u64) -> CacheConfig {
     CacheConfig {
         block_size: Some(block_size),
+        hash_block_size: None,
         num_gpu_blocks: Some(num_gpu_blocks),
         algorithm: Some("sha256_cbor".to_owned()),
         prefix_caching: Some(true),

@@ -1,140 +1,148 @@
 //! Finds out how an engine names its blocks, by naming some of them itself.
 //!
-//! A store that begins at token 0 of a prompt carries all that its hashes are made of. If one combination of
-//! algorithm and root gives every hash in it, that is the engine's. Nothing about hashing has to be configured.
+//! A store that begins at token 0 of a prompt carries all that its hashes are made of, and so does one that goes on
+//! where a recomputed chain ended. If one combination of algorithm and root gives its hashes, that is the engine's.
+//! Nothing about hashing has to be configured. Where none ever does, the engine's blocks are given names of the
+//! agent's own: see [`crate::translate`].
+
+mod candidates;
+mod chains;
+pub(crate) mod extra;
+mod kinds;
+mod known;
+mod learnt;
+mod version;
 
 use std::{collections::BTreeSet, num::NonZeroU32};
 
 use kvpick_proto::{
-    naming::{Algorithm, DEFAULT_ROOT, Domain, ExtraKey, ExtraKeyShape, Hasher},
-    words::{Adapter, KeyKind, KeyKindStatus, KeyState},
+    naming::{Digest, ExtraKeyShape},
+    words::{Adapter, KeyKind},
 };
 
-use crate::decode::{ExtraItem, Stored};
-
-mod learnt;
-
+use crate::decode::Stored;
+use candidates::{Candidates, Question, SHAPES};
+use chains::{Chains, Link, is_watched};
+use extra::{Extras, Untold};
+pub(crate) use known::canonical;
 pub use learnt::Learnt;
+use version::Version;
 
 /// Plain stores in a row that must fit nothing before an engine's naming counts as unknown. One may be hidden keys:
 /// vLLM before 0.17 does not publish a salt.
 const MISFITS: u32 = 8;
 
-/// Roots that are tried on every engine: vLLM's own since 0.29, and what people set `PYTHONHASHSEED` to.
-const ROOTS: [&str; 3] = [DEFAULT_ROOT, "0", "42"];
+/// From so many on, an engine whose naming is not known is watched only.
+const MANY_MISFITS: u32 = 64;
+
+/// Stores that are recomputed whole after the first that fits.
+const SETTLE: u32 = 256;
+
+/// Block sizes of one engine's groups that are remembered.
+const MAX_SIZES: usize = 8;
 
 /// What is known of how one engine names its blocks.
 #[derive(Clone, Debug)]
 pub struct Naming {
-    candidates: Vec<(Algorithm, String, Hasher)>,
+    candidates: Candidates,
     version: Option<Version>,
+    /// In which extra keys are hashed: by the version, or as a store has shown.
     shape: ExtraKeyShape,
-    /// As the engine's metrics name it.
+    is_shape_shown: bool,
+    /// As the engine's metrics name them.
     algorithm: Option<String>,
     block_size: Option<NonZeroU32>,
+    hash_block_size: Option<NonZeroU32>,
     adapters: Vec<Adapter>,
-    /// Index of the candidate that fitted, and tokens in a block.
-    found: Option<(usize, NonZeroU32)>,
+    /// Block sizes of its stores, and that of the first of a dense group.
+    sizes: BTreeSet<NonZeroU32>,
+    dense_size: Option<NonZeroU32>,
+    /// Whether its events leave out what enters hashes besides tokens and adapter.
+    hides_extra_keys: bool,
+    /// The candidate that fitted, and tokens in a hashed block. Where nothing is verified, of the process before.
+    found: Option<Scheme>,
+    chains: Chains,
+    /// Stores that fitted since.
+    fits: u32,
     verified: BTreeSet<KeyKind>,
     /// Kinds of key that did not fit a domain in which plain keys do.
     misfitting: BTreeSet<KeyKind>,
+    /// Plain stores in a row that fitted nothing.
     misfits: u32,
+    is_foreign: bool,
+    wants_identity: bool,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Scheme {
+    candidate: usize,
+    block_size: NonZeroU32,
 }
 
 /// Whether a store's hashes could be recomputed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Fit {
-    /// It does not begin at a prompt's first token, or lacks something that enters its hashes.
+    /// Its chain is not known from a prompt's first token on, or it lacks something that enters its hashes, or there
+    /// is no need.
     Untestable,
     /// They were.
     Fits,
     /// No known way gives them.
     Misfit,
+    /// As [`Self::Misfit`], from an engine that does not publish all that enters its hashes, and whose naming is
+    /// known.
+    Hidden,
 }
 
-/// vLLM's version, as far as its naming depends on it.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Version(u32, u32, u32);
-
-impl Version {
-    /// `0.32.0`, `0.32.0+cpu`, `0.32.1rc1.dev5`.
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('.').map(|part| {
-            let digits = part.find(|it: char| !it.is_ascii_digit()).unwrap_or(part.len());
-            part[..digits].parse().ok()
-        });
-        Some(Self(parts.next()??, parts.next()??, parts.next().flatten().unwrap_or(0)))
-    }
-
-    fn shape(self) -> ExtraKeyShape {
-        match self {
-            it if it >= Self(0, 31, 0) => ExtraKeyShape::Tagged,
-            it if it >= Self(0, 19, 0) => ExtraKeyShape::BareWithOffset,
-            _ => ExtraKeyShape::Bare,
-        }
-    }
+/// The best that was found for one store.
+struct Found {
+    digests: Vec<Digest>,
+    scheme: Scheme,
+    shape: ExtraKeyShape,
 }
 
 impl Naming {
     /// Nothing known yet. `roots` are tried beside the usual ones.
     #[must_use]
     pub fn new(roots: &[String]) -> Self {
-        let mut all: Vec<String> = ROOTS.map(str::to_owned).to_vec();
-        all.extend(roots.iter().filter(|it| !ROOTS.contains(&it.as_str())).cloned());
-        let shape = ExtraKeyShape::Tagged;
-        let candidates = all
-            .iter()
-            .flat_map(|root| Algorithm::ALL.map(|it| (it, root.clone(), Hasher::with_root(it, root, shape))))
-            .collect();
         Self {
-            candidates,
+            candidates: Candidates::new(roots),
             version: None,
-            shape,
+            shape: ExtraKeyShape::Tagged,
+            is_shape_shown: false,
             algorithm: None,
             block_size: None,
+            hash_block_size: None,
             adapters: Vec::new(),
+            sizes: BTreeSet::new(),
+            dense_size: None,
+            hides_extra_keys: false,
             found: None,
+            chains: Chains::default(),
+            fits: 0,
             verified: BTreeSet::new(),
             misfitting: BTreeSet::new(),
             misfits: 0,
+            is_foreign: false,
+            wants_identity: false,
         }
     }
 
-    /// What was verified, to go on from after a restart of the agent; `None` while nothing is.
-    #[must_use]
-    pub fn learnt(&self) -> Option<Learnt> {
-        let (index, block_size) = self.found?;
-        let (algorithm, root, _) = &self.candidates[index];
-        Some(Learnt {
-            algorithm: *algorithm,
-            root: root.clone(),
-            block_size,
-            extra_keys: self.shape,
-            kinds: self.verified.iter().copied().collect(),
-        })
-    }
+    // === What the engine's API shows ===
 
-    /// Goes on from what was verified of the same engine process by an earlier run of this agent.
-    pub fn recall(&mut self, learnt: Learnt) {
-        let is_it = |it: &(Algorithm, String, Hasher)| it.0 == learnt.algorithm && it.1 == learnt.root;
-        let index = self.candidates.iter().position(is_it).unwrap_or_else(|| {
-            let hasher = Hasher::with_root(learnt.algorithm, &learnt.root, self.shape);
-            self.candidates.push((learnt.algorithm, learnt.root.clone(), hasher));
-            self.candidates.len() - 1
-        });
-        self.found = Some((index, learnt.block_size));
-        self.verified = learnt.kinds.into_iter().collect();
-    }
-
-    /// The engine says its version.
+    /// The engine says its version. Another one than before is another process.
     pub fn on_version(&mut self, version: &str) {
+        let before = self.version;
         self.version = Version::parse(version);
+        if self.version == before {
+            return;
+        }
+        if before.is_some() && self.version.is_some() {
+            self.on_new_process();
+        }
         let shape = self.version.map_or(ExtraKeyShape::Tagged, Version::shape);
-        if shape != self.shape {
+        if shape != self.shape && !self.is_shape_shown {
             self.shape = shape;
-            for (algorithm, root, hasher) in &mut self.candidates {
-                *hasher = Hasher::with_root(*algorithm, root, shape);
-            }
             self.verified.retain(|kind| *kind == KeyKind::Plain);
             self.misfitting.clear();
         }
@@ -146,203 +154,248 @@ impl Naming {
         self.block_size = block_size.and_then(NonZeroU32::new);
     }
 
+    /// The engine's metrics say how many tokens are in a hashed block.
+    pub fn on_hash_block_size(&mut self, size: Option<u32>) {
+        self.hash_block_size = size.and_then(NonZeroU32::new);
+    }
+
     /// The engine serves these adapters.
     pub fn on_adapters(&mut self, adapters: &[Adapter]) {
         self.adapters = adapters.to_vec();
     }
 
+    /// Whether the engine is of another make than vLLM.
+    pub const fn on_make(&mut self, is_foreign: bool) {
+        self.is_foreign = is_foreign;
+    }
+
+    /// It is another process of the engine now, or may be one: what was verified of the one before is a guess.
+    pub fn on_new_process(&mut self) {
+        self.verified.clear();
+        self.misfitting.clear();
+        self.chains.clear();
+        self.sizes.clear();
+        self.dense_size = None;
+        self.hides_extra_keys = false;
+        self.is_shape_shown = false;
+        self.shape = self.version.map_or(self.shape, Version::shape);
+        (self.fits, self.misfits) = (0, 0);
+        self.wants_identity = true;
+    }
+
+    /// Whether version and models should be asked for again, since they may be those of another process. Once.
+    #[must_use]
+    pub const fn take_wants_identity(&mut self) -> bool {
+        std::mem::replace(&mut self.wants_identity, false)
+    }
+
+    // === What its stores show ===
+
     /// The engine stored blocks: tries to name them itself.
+    ///
+    /// Until the kinds of key in it are verified, and for some hundreds of stores more, it is recomputed whole. After
+    /// that the first block of each prompt is, and all of one prompt in eight, with what continues it.
     pub fn on_stored(&mut self, stored: &Stored) -> Fit {
-        let Some(block_size) = NonZeroU32::new(stored.block_size).filter(|_| stored.is_dense()) else {
+        self.note(stored);
+        if self.is_foreign || !stored.is_dense() {
+            return Fit::Untestable;
+        }
+        let Ok(extras) = Extras::of(stored, self.shape, &self.adapters)
+            .or_else(|_| Extras::of(stored, ExtraKeyShape::Bare, &self.adapters))
+        else {
             return Fit::Untestable;
         };
-        if stored.parent.is_some() {
+        let is_plain = extras.is_plain();
+        let link = match stored.parent {
+            None => None,
+            Some(parent) => match self.chains.get(parent) {
+                Some(link) => Some(link),
+                None => return Fit::Untestable,
+            },
+        };
+        let watched = link.map_or_else(|| is_watched(stored.keys[0]), |it| it.is_watched);
+        let settled = self.is_settled(stored, &extras);
+        if settled && !watched && link.is_some() {
             return Fit::Untestable;
         }
-        let Some(keys) = self.extra_keys(stored) else { return Fit::Untestable };
-        let is_plain = keys.kinds.is_empty();
-        let known = self.found.filter(|(_, size)| *size == block_size).map(|(index, _)| index);
-        let verified = self.verified.contains(&KeyKind::Plain) && keys.kinds.is_subset(&self.verified);
-        // What was verified once is watched by its first block.
-        let blocks = if verified && known.is_some() { 1 } else { stored.keys.len() };
-        let order = known.into_iter().chain((0..self.candidates.len()).filter(|it| Some(*it) != known));
-        for index in order {
-            if names(&mut self.candidates[index].2, stored, block_size, &keys.blocks, blocks) {
-                if self.found != Some((index, block_size)) {
-                    self.verified.clear();
-                    self.misfitting.clear();
+        let blocks = if settled && !watched { 1 } else { stored.keys.len() };
+        let question = Question { stored, parent: link.map(|it| it.digest), blocks };
+        match self.answer(&question, is_plain, watched) {
+            Err(Untold) => Fit::Untestable,
+            Ok(None) => self.on_misfit(stored, is_plain),
+            Ok(Some(found)) => self.on_found(stored, found, blocks, watched),
+        }
+    }
+
+    fn note(&mut self, stored: &Stored) {
+        if stored.tokens.is_empty() {
+            return;
+        }
+        self.hides_extra_keys = stored.hides_extra_keys;
+        let Some(size) = NonZeroU32::new(stored.block_size) else { return };
+        if self.sizes.len() < MAX_SIZES {
+            self.sizes.insert(size);
+        }
+        if self.dense_size.is_none() && stored.is_dense() && crate::translate::is_of_dense_group(stored) {
+            self.dense_size = Some(size);
+        }
+    }
+
+    /// Whether there is nothing left to be learnt from such a store.
+    fn is_settled(&self, stored: &Stored, extras: &Extras<'_>) -> bool {
+        let known = |index| match extras.block(index, self.shape) {
+            Ok(it) => it.kinds.is_subset(&self.verified),
+            Err(Untold) => false,
+        };
+        SETTLE <= self.fits
+            && self.verified.contains(&KeyKind::Plain)
+            && (extras.is_plain() || (0..stored.keys.len()).all(known))
+    }
+
+    /// The way that gives the most of the store's hashes; `None` where none gives the first.
+    fn answer(
+        &mut self,
+        question: &Question<'_>,
+        is_plain: bool,
+        watched: bool,
+    ) -> Result<Option<Found>, Untold> {
+        let stored = question.stored;
+        let mut best: Option<Found> = None;
+        let mut untold = false;
+        for scheme in self.schemes(question, watched) {
+            let others = SHAPES.into_iter().filter(|it| !is_plain && *it != self.shape);
+            for shape in std::iter::once(self.shape).chain(others) {
+                let candidate = &mut self.candidates[scheme.candidate];
+                let size = scheme.block_size.get() as usize;
+                let digests = Extras::of(stored, shape, &self.adapters)
+                    .and_then(|extras| candidate.recompute(question, size, shape, &extras));
+                match digests {
+                    Err(Untold) => untold = true,
+                    Ok(digests) if digests.len() > best.as_ref().map_or(0, |it| it.digests.len()) => {
+                        best = Some(Found { digests, scheme, shape });
+                    }
+                    Ok(_) => (),
                 }
-                self.found = Some((index, block_size));
-                self.verified.insert(KeyKind::Plain);
-                self.misfitting.retain(|kind| !keys.kinds.contains(kind));
-                self.verified.extend(keys.kinds);
-                self.misfits = 0;
-                return Fit::Fits;
+            }
+            if best.is_some() {
+                break;
             }
         }
-        if is_plain {
-            let hidden = stored.hides_extra_keys && self.verified.contains(&KeyKind::Plain);
-            self.misfits = self.misfits.saturating_add(u32::from(!hidden));
-            if self.misfits >= MISFITS {
-                self.found = None;
-                self.verified.clear();
+        // What fits in part under one shape may fit under the one that could not be tried.
+        let is_whole = best.as_ref().is_some_and(|it| it.digests.len() == question.blocks);
+        if untold && !is_whole { Err(Untold) } else { Ok(best) }
+    }
+
+    /// The ways to try, the known one first.
+    fn schemes(&self, question: &Question<'_>, watched: bool) -> Vec<Scheme> {
+        let stored = question.stored;
+        let divides = |size: &NonZeroU32| stored.block_size.is_multiple_of(size.get());
+        let mut all: Vec<_> = self.found.into_iter().filter(|it| divides(&it.block_size)).collect();
+        // Hidden keys fit nothing, so that there is nothing to look for; and an engine that never fits costs little.
+        let hides = stored.hides_extra_keys && self.verified.contains(&KeyKind::Plain);
+        if question.parent.is_some() || ((hides || MANY_MISFITS <= self.misfits) && !watched) {
+            return all;
+        }
+        let gcd = self.sizes.iter().copied().reduce(gcd);
+        let own = NonZeroU32::new(stored.block_size);
+        let shown = [own, self.hash_block_size, self.block_size, gcd].into_iter().flatten();
+        let mut sizes = Vec::new();
+        for size in shown.chain(self.sizes.iter().copied()).filter(divides) {
+            if !sizes.contains(&size) {
+                sizes.push(size);
             }
-        } else if keys.kinds.len() == 1 && self.found.is_some() {
-            self.misfitting.extend(keys.kinds.difference(&self.verified));
         }
-        Fit::Misfit
-    }
-
-    /// The domain that its keys are of, as far as is known.
-    #[must_use]
-    pub fn domain(&self) -> Option<Domain> {
-        if let Some((index, block_size)) = self.found {
-            let (algorithm, root, _) = &self.candidates[index];
-            let (algorithm, root) = (*algorithm, root.clone());
-            return Some(Domain { algorithm, root, block_size, extra_keys: self.shape });
-        }
-        self.assumed().map(|(domain, _)| domain)
-    }
-
-    /// How sure that is, per kind of key.
-    #[must_use]
-    pub fn key_kinds(&self) -> Vec<KeyKindStatus> {
-        let plain = self.plain();
-        let is_known = !matches!(plain, KeyState::Unverified { .. });
-        let mut all = vec![KeyKindStatus { kind: KeyKind::Plain, state: plain }];
-        if is_known {
-            let others = [KeyKind::Adapter, KeyKind::Salt, KeyKind::Media, KeyKind::Embeds];
-            all.extend(others.map(|kind| KeyKindStatus { kind, state: self.other(kind) }));
+        for block_size in sizes {
+            let others = (0..self.candidates.len()).map(|candidate| Scheme { candidate, block_size });
+            all.extend(others.filter(|it| Some(*it) != self.found));
         }
         all
     }
 
-    fn plain(&self) -> KeyState {
-        if self.found.is_some() {
-            return KeyState::Verified;
+    fn on_found(&mut self, stored: &Stored, found: Found, blocks: usize, watched: bool) -> Fit {
+        if self.found != Some(found.scheme) {
+            self.verified.clear();
+            self.misfitting.clear();
+            self.chains.clear();
+            self.fits = 0;
         }
-        if let Some((_, evidence)) = self.assumed() {
-            return KeyState::Assumed { evidence };
+        self.found = Some(found.scheme);
+        self.verified.insert(KeyKind::Plain);
+        self.misfits = 0;
+        for (digest, key) in found.digests.iter().zip(&stored.keys) {
+            self.chains.insert(*key, Link { digest: *digest, is_watched: watched });
         }
-        let remedy = "start the engine with --prefix-caching-hash-algo sha256_cbor and the environment variable \
-                      PYTHONHASHSEED=0, or add its PYTHONHASHSEED to `roots` in the agent's configuration";
-        if self.misfits >= MISFITS {
-            let reason = format!("the last {MISFITS} prompts stored were hashed in no known way");
-            return KeyState::Unverified { reason, remedy: remedy.to_owned() };
-        }
-        match self.algorithm.as_deref() {
-            Some(name) if Algorithm::from_name(name).is_none() => KeyState::Unverified {
-                reason: format!("the engine hashes with {name}, which can't be reproduced outside it"),
-                remedy: remedy.to_owned(),
-            },
-            _ => KeyState::Unverified {
-                reason: "no prompt was stored from its first token yet".to_owned(),
-                remedy: "send the engine a request longer than one block".to_owned(),
-            },
-        }
-    }
-
-    fn other(&self, kind: KeyKind) -> KeyState {
-        if self.verified.contains(&kind) {
-            return KeyState::Verified;
-        }
-        if self.misfitting.contains(&kind) {
-            return KeyState::Unverified {
-                reason: "plain prompts are hashed as expected, but not those with such a key".to_owned(),
-                remedy: "check that the engine answers /version and /v1/models with what it really runs"
-                    .to_owned(),
-            };
-        }
-        match self.version {
-            None => KeyState::Unverified {
-                reason: "the engine's version is not known".to_owned(),
-                remedy: "let the agent reach /version of the engine's API".to_owned(),
-            },
-            Some(it) if kind == KeyKind::Adapter && it < Version(0, 11, 2) => KeyState::Unverified {
-                reason: "vLLM before 0.11.2 hashes an adapter's number in that engine".to_owned(),
-                remedy: "use vLLM 0.11.2 or later".to_owned(),
-            },
-            Some(Version(major, minor, patch)) => KeyState::Assumed {
-                evidence: format!("that is how vLLM {major}.{minor}.{patch} hashes such keys"),
-            },
-        }
-    }
-
-    /// What an engine shows of its naming before it stored anything.
-    fn assumed(&self) -> Option<(Domain, String)> {
-        let name = self.algorithm.as_deref().filter(|_| self.misfits < MISFITS)?;
-        let algorithm = Algorithm::from_name(name)?;
-        let Version(major, minor, patch) = self.version.filter(|it| *it >= Version(0, 29, 0))?;
-        // XXH3 has no root that is the same in every process unless one is set.
-        if !matches!(algorithm, Algorithm::Sha256Cbor | Algorithm::Sha256Pickle) {
-            return None;
-        }
-        let root = DEFAULT_ROOT.to_owned();
-        let domain = Domain { algorithm, root, block_size: self.block_size?, extra_keys: self.shape };
-        let evidence = format!(
-            "its metrics name {name}, and the root of vLLM {major}.{minor}.{patch} is {DEFAULT_ROOT} unless \
-             PYTHONHASHSEED is set"
-        );
-        Some((domain, evidence))
-    }
-
-    /// What entered the hashes besides tokens, in the form that hashing wants; `None` where it can't be told.
-    fn extra_keys(&self, stored: &Stored) -> Option<Keys> {
-        let mut keys = Keys { blocks: vec![Vec::new(); stored.keys.len()], kinds: BTreeSet::new() };
-        if stored.lora_id.is_some() && stored.lora_name.is_none() {
-            return None;
-        }
-        let adapter = match stored.lora_name.as_deref() {
-            Some(name) => Some(self.adapters.iter().find(|it| it.name == name)?),
-            None => None,
-        };
-        if let Some(Adapter { name, path }) = adapter {
-            keys.kinds.insert(KeyKind::Adapter);
-            let key = ExtraKey::Adapter { name: name.clone(), path: path.clone() };
-            keys.blocks.iter_mut().for_each(|it| it.push(key.clone()));
-        }
-        for (block, items) in &stored.extra_keys {
-            let into = keys.blocks.get_mut(*block as usize)?;
-            let skip = usize::from(
-                matches!((adapter, items.first()), (Some(it), Some(ExtraItem::Text(text))) if *text == it.name),
-            );
-            for item in &items[skip..] {
-                let (kind, key) = match item {
-                    // Before 0.19 a media identifier looks the same.
-                    ExtraItem::Text(salt) if *block == 0 && self.shape != ExtraKeyShape::Bare => {
-                        (KeyKind::Salt, ExtraKey::Salt(salt.clone()))
-                    }
-                    ExtraItem::Media { identifier, offset } => {
-                        (KeyKind::Media, ExtraKey::Media { identifier: identifier.clone(), offset: *offset })
-                    }
-                    ExtraItem::Bytes(digest) => (KeyKind::Embeds, ExtraKey::Embeds(digest.clone())),
-                    ExtraItem::Text(_) | ExtraItem::Other => return None,
-                };
-                keys.kinds.insert(kind);
-                into.push(key);
+        let kinds = self.kinds_of(stored, found.shape, found.digests.len());
+        if found.digests.len() < blocks {
+            if kinds.len() == 1 && !stored.hides_extra_keys {
+                self.misfitting.extend(kinds.difference(&self.verified));
             }
+            return self.misfit(stored);
         }
-        Some(keys)
+        self.fits = self.fits.saturating_add(1);
+        if found.shape != self.shape {
+            self.shape = found.shape;
+            self.is_shape_shown = true;
+            self.verified.retain(|kind| *kind == KeyKind::Plain);
+        }
+        self.is_shape_shown |= kinds.contains(&KeyKind::Media);
+        self.misfitting.retain(|kind| !kinds.contains(kind));
+        self.verified.extend(kinds);
+        Fit::Fits
+    }
+
+    /// The kinds of key in the first blocks of a store, as far as the shape tells.
+    fn kinds_of(&self, stored: &Stored, shape: ExtraKeyShape, blocks: usize) -> BTreeSet<KeyKind> {
+        let Ok(extras) = Extras::of(stored, shape, &self.adapters) else { return BTreeSet::new() };
+        let kinds = (0..blocks).filter_map(|it| extras.block(it, shape).ok()).flat_map(|it| it.kinds);
+        let all: BTreeSet<_> = kinds.collect();
+        // One of the two older shapes is told from the other by media only.
+        let is_sure = shape == ExtraKeyShape::Tagged
+            || self.is_shape_sure(shape)
+            || (shape == ExtraKeyShape::BareWithOffset && all.contains(&KeyKind::Media));
+        all.into_iter().filter(|it| is_sure || *it != KeyKind::Salt).collect()
+    }
+
+    fn is_shape_sure(&self, shape: ExtraKeyShape) -> bool {
+        self.version.map(Version::shape) == Some(shape) || (self.is_shape_shown && self.shape == shape)
+    }
+
+    fn on_misfit(&mut self, stored: &Stored, is_plain: bool) -> Fit {
+        let fit = self.misfit(stored);
+        if fit == Fit::Hidden || stored.parent.is_some() {
+            return fit;
+        }
+        if !is_plain {
+            let kinds = self.kinds_of(stored, self.shape, stored.keys.len());
+            if kinds.len() == 1 && self.verified.contains(&KeyKind::Plain) {
+                self.misfitting.extend(kinds.difference(&self.verified));
+            }
+            return fit;
+        }
+        self.misfits = self.misfits.saturating_add(1);
+        if self.misfits >= MISFITS {
+            self.found = None;
+            self.verified.clear();
+            self.chains.clear();
+        }
+        fit
+    }
+
+    fn misfit(&mut self, stored: &Stored) -> Fit {
+        if !self.verified.contains(&KeyKind::Plain) {
+            return Fit::Misfit;
+        }
+        if stored.hides_extra_keys {
+            return Fit::Hidden;
+        }
+        self.wants_identity = true;
+        Fit::Misfit
     }
 }
 
-struct Keys {
-    blocks: Vec<Vec<ExtraKey>>,
-    kinds: BTreeSet<KeyKind>,
-}
-
-/// Whether that hasher gives the keys of the first `blocks` blocks.
-fn names(
-    hasher: &mut Hasher,
-    stored: &Stored,
-    block_size: NonZeroU32,
-    extra: &[Vec<ExtraKey>],
-    blocks: usize,
-) -> bool {
-    let mut parent = hasher.root();
-    let chunks = stored.tokens.chunks_exact(block_size.get() as usize);
-    chunks.zip(&stored.keys).zip(extra).take(blocks).all(|((tokens, key), extra)| {
-        parent = hasher.next(&parent, tokens, extra);
-        parent.key() == *key
-    })
+fn gcd(a: NonZeroU32, b: NonZeroU32) -> NonZeroU32 {
+    match NonZeroU32::new(a.get() % b) {
+        Some(rest) => gcd(b, rest),
+        None => b,
+    }
 }

@@ -2,14 +2,12 @@
 
 use kvpick_proto::words::{ReplicaName, Tier};
 
-use crate::mirror::Copies;
+use crate::{decode::DecodeError, mirror::Copies};
 
 /// What a hit in each tier is worth where nothing else is configured. From the CPU a block comes over PCIe some ten times
 /// as fast as it is computed, and its transfer is one more thing to wait for. From a disk or over a network it comes
 /// perhaps twice as fast.
 pub const TIER_WEIGHTS: [(Tier, f32); 3] = [(Tier::Gpu, 1.0), (Tier::Cpu, 0.8), (Tier::Storage, 0.5)];
-
-use crate::decode::DecodeError;
 
 /// Which engine this is, and how its events are had.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +63,7 @@ pub struct Counts {
     pub resets_lost: u64,
     pub resets_unproven: u64,
     pub naming_misfits: u64,
+    pub hidden_keys: u64,
     pub long_texts: u64,
 }
 

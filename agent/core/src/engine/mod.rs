@@ -3,6 +3,7 @@
 mod checks;
 mod config;
 mod portrait;
+mod renaming;
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use checks::Checks;
 pub use config::{Config, Counts, TIER_WEIGHTS};
 pub use portrait::Models;
 use portrait::Portrait;
+use renaming::Renaming;
 
 use crate::{
     decode::{Batch, DecodeError, Event, Message, Replayed},
@@ -19,6 +21,7 @@ use crate::{
     load::Metrics,
     mirror::Mirror,
     sequence::{Output, ReplayRequest, Sequence, Why},
+    translate,
 };
 
 /// Changes are announced at most this often.
@@ -44,6 +47,7 @@ pub struct Engine {
     sequence: Sequence,
     mirror: Mirror,
     portrait: Portrait,
+    renaming: Renaming,
     load: Option<(Load, Instant)>,
     /// Whether the mirror has all that the engine holds, or will have once its history is through.
     is_whole: bool,
@@ -71,6 +75,7 @@ impl Engine {
             sequence: Sequence::new(config.replay),
             mirror: Mirror::of(config.copies),
             portrait: Portrait::new(&config, now, unix_ms),
+            renaming: Renaming::default(),
             load: None,
             is_whole: false,
             heard: None,
@@ -133,6 +138,12 @@ impl Engine {
     #[must_use]
     pub fn learnt(&self) -> Option<Learnt> {
         self.portrait.learnt()
+    }
+
+    /// What became of blocks that are given other names than the engine's.
+    #[must_use]
+    pub fn translation(&self) -> translate::Counts {
+        self.renaming.counts()
     }
 
     /// An earlier run of this agent verified that of the same engine process.
@@ -239,7 +250,9 @@ impl Engine {
 
     /// Its metrics, asked for at `asked`.
     pub fn on_metrics(&mut self, metrics: Metrics, asked: Instant, now: Instant, unix_ms: u64) {
-        if !self.portrait.on_metrics(&metrics) {
+        let is_vllm = self.portrait.on_metrics(&metrics);
+        self.follow_naming(now);
+        if !is_vllm {
             self.load = None;
             return;
         }
@@ -281,6 +294,13 @@ impl Engine {
     /// Its version.
     pub fn on_version(&mut self, version: String) {
         self.portrait.on_version(version);
+        self.renaming.follow(self.portrait.naming(), &mut self.mirror);
+    }
+
+    /// Whether its version and models should be asked for soon, as they may be those of another process; once.
+    #[must_use]
+    pub const fn take_wants_identity(&mut self) -> bool {
+        self.portrait.naming_mut().take_wants_identity()
     }
 
     // === Time ===
@@ -364,9 +384,11 @@ impl Engine {
                     }
                     if matches!(why, Why::Restarted | Why::Unproven) {
                         self.portrait.forget_groups();
+                        self.portrait.on_new_process();
                     }
                     self.applied = None;
                     self.reset(complete, unix_ms);
+                    self.renaming.follow(self.portrait.naming(), &mut self.mirror);
                 }
             }
             self.dirty.get_or_insert(now);
@@ -401,24 +423,37 @@ impl Engine {
         } else {
             self.mirror.clear();
         }
+        self.renaming.clear();
         self.is_whole = complete;
         self.portrait.set_completeness(Completeness::PartialSince { unix_ms });
+    }
+
+    /// Renames what the mirror holds, if its API has shown that the engine's own names are of no use, or of use again.
+    fn follow_naming(&mut self, now: Instant) {
+        if self.renaming.follow(self.portrait.naming(), &mut self.mirror) || self.mirror.was_cleared() {
+            self.dirty.get_or_insert(now);
+        }
     }
 
     fn event(&mut self, event: Event) {
         match event {
             Event::Stored(stored) => {
                 self.counts.stored_events += 1;
-                self.counts.naming_misfits += u64::from(self.portrait.on_stored(&stored) == Fit::Misfit);
-                self.mirror.store(&stored);
+                match self.portrait.on_stored(&stored) {
+                    Fit::Misfit => self.counts.naming_misfits += 1,
+                    Fit::Hidden => self.counts.hidden_keys += 1,
+                    Fit::Untestable | Fit::Fits => (),
+                }
+                self.renaming.store(&stored, self.portrait.naming(), &mut self.mirror);
             }
             Event::Removed(removed) => {
                 self.counts.removed_events += 1;
-                self.mirror.remove(&removed);
+                self.renaming.remove(&removed, &mut self.mirror);
             }
             Event::Cleared => {
                 self.counts.cleared_events += 1;
                 self.mirror.clear();
+                self.renaming.clear();
                 // From here on every block that it holds is one that it announced.
                 self.is_whole = true;
             }

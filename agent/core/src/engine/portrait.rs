@@ -11,6 +11,7 @@ use crate::{
     domain::{Fit, Learnt, Naming},
     load::Metrics,
     mirror::MAX_GROUPS,
+    translate::is_dense_kind,
 };
 
 /// Tokens looked up in the engine's cache, and not found there, that show with no event heard that it announces
@@ -114,7 +115,24 @@ impl Portrait {
         if std::mem::take(&mut self.is_naming_new) {
             self.description.domain = self.naming.domain();
             self.description.key_kinds = self.naming.key_kinds();
+            if self.naming.is_translating() {
+                self.description.groups.retain(|it| is_dense_kind(&it.kind));
+            }
         }
+    }
+
+    pub(super) const fn naming(&self) -> &Naming {
+        &self.naming
+    }
+
+    pub(super) const fn naming_mut(&mut self) -> &mut Naming {
+        &mut self.naming
+    }
+
+    /// It is another process now, or may be one.
+    pub(super) fn on_new_process(&mut self) {
+        self.naming.on_new_process();
+        self.is_naming_new = true;
     }
 
     pub(super) fn learnt(&self) -> Option<Learnt> {
@@ -165,6 +183,10 @@ impl Portrait {
             return;
         }
         let kind = stored.kind.as_deref().unwrap_or_default();
+        // Blocks of others get no names, so that they must not decide a hit.
+        if self.naming.is_translating() && !is_dense_kind(kind) {
+            return;
+        }
         let kind = if self.take(kind) { kind.to_owned() } else { String::new() };
         let group = Group {
             index,
@@ -206,10 +228,13 @@ impl Portrait {
     pub(super) fn on_metrics(&mut self, metrics: &Metrics) -> bool {
         self.describable = true;
         self.failing = None;
+        self.naming.on_make(!metrics.is_vllm);
+        self.is_naming_new = true;
         let description = &mut self.description;
         if !metrics.is_vllm {
             description.status = EngineStatus::Foreign;
             "its /metrics has nothing of vLLM's".clone_into(&mut description.status_reason);
+            self.settle();
             return false;
         }
         description.status =
@@ -222,7 +247,7 @@ impl Portrait {
             description.num_gpu_blocks = blocks;
         }
         self.naming.on_cache_config(metrics.cache.algorithm.as_deref(), metrics.cache.block_size);
-        self.is_naming_new = true;
+        self.naming.on_hash_block_size(metrics.cache.hash_block_size);
         self.watch_silence(metrics);
         self.settle();
         true

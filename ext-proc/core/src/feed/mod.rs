@@ -335,6 +335,10 @@ impl Feed {
             replica.routed.clear();
             replica.busy.on_restart();
             self.notes.push(Note::Restarted { replica: name });
+        } else if before.is_some_and(|it| description.renames(it)) {
+            // A full copy follows, by the new names.
+            replica.forget_blocks();
+            replica.routed.clear();
         } else if before.is_some_and(|it| it.domain.is_some() && it.domain != description.domain) {
             // The same engine turned out to name its blocks otherwise: old keys will never be asked for.
             replica.expected.clear();

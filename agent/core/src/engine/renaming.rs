@@ -1,0 +1,129 @@
+//! Which names the mirror holds: the engine's own, or those that it is given where its own can't be reproduced.
+
+use kvpick_proto::{
+    naming::BlockKey,
+    words::{Place, Tier},
+};
+
+use crate::{
+    decode::{Removed, Stored},
+    domain::Naming,
+    mirror::Mirror,
+    translate::{Counts, Output, Reading, Translator},
+};
+
+/// Stands between an engine's events and its mirror.
+///
+/// As long as it is not known how the engine names its blocks, new names are found for all that it stores, though the
+/// mirror holds the engine's: when it turns out that those are of no use, everything is renamed at once and nothing is
+/// lost.
+#[derive(Debug, Default)]
+pub(super) struct Renaming {
+    translator: Option<Box<Translator>>,
+    /// Whether the mirror holds the new names.
+    is_on: bool,
+    /// What became of blocks in translators before this one.
+    before: Counts,
+}
+
+const TIERS: [Tier; 3] = [Tier::Gpu, Tier::Cpu, Tier::Storage];
+
+impl Renaming {
+    /// What became of blocks so far.
+    pub(super) fn counts(&self) -> Counts {
+        let now = self.translator.as_ref().map(|it| it.counts()).unwrap_or_default();
+        let before = self.before;
+        Counts {
+            translated: before.translated + now.translated,
+            orphans: now.orphans,
+            dropped: before.dropped + now.dropped,
+            left_out_extra_keys: before.left_out_extra_keys + now.left_out_extra_keys,
+            left_out_groups: before.left_out_groups + now.left_out_groups,
+            left_out_placeholders: before.left_out_placeholders + now.left_out_placeholders,
+            left_out_hidden_keys: before.left_out_hidden_keys + now.left_out_hidden_keys,
+        }
+    }
+
+    /// Makes the mirror hold the names that the naming speaks of. Returns whether it had to be renamed.
+    pub(super) fn follow(&mut self, naming: &Naming, mirror: &mut Mirror) -> bool {
+        let changes = naming.is_translating() != self.is_on;
+        if changes {
+            self.is_on = !self.is_on;
+            let (to_new, translator) = (self.is_on, self.translator.as_deref());
+            mirror.rename(|place, key| match translator {
+                Some(it) if to_new => it.name(place.group, key),
+                Some(it) => it.engine_name(place.group, key),
+                None => None,
+            });
+        }
+        if !naming.may_translate() && !self.is_on && self.translator.is_some() {
+            self.before = Counts { orphans: 0, ..self.counts() };
+            self.translator = None;
+        } else if naming.may_translate() && self.translator.is_none() {
+            self.translator = Some(Box::default());
+        }
+        changes
+    }
+
+    /// Blocks are held from now on. The naming has seen them.
+    pub(super) fn store(&mut self, stored: &Stored, naming: &Naming, mirror: &mut Mirror) {
+        self.follow(naming, mirror);
+        let outputs = match (&mut self.translator, naming.block_size()) {
+            (Some(translator), Some(block_size)) => {
+                let (shape, adapters) = (naming.shown_shape(), naming.adapters());
+                translator.on_stored(stored, &Reading { block_size, shape, adapters })
+            }
+            _ => Vec::new(),
+        };
+        if self.is_on {
+            outputs.into_iter().for_each(|it| apply(it, mirror));
+        } else {
+            mirror.store(stored);
+        }
+    }
+
+    /// A copy of each of these blocks went.
+    pub(super) fn remove(&mut self, removed: &Removed, mirror: &mut Mirror) {
+        let Some(translator) = &mut self.translator else { return mirror.remove(removed) };
+        let group = removed.group.unwrap_or(0);
+        let outputs = translator.on_removed(removed);
+        if self.is_on {
+            outputs.into_iter().for_each(|it| apply(it, mirror));
+        } else {
+            mirror.remove(removed);
+        }
+        for key in &removed.keys {
+            let held = if self.is_on { translator.name(group, *key) } else { Some(*key) };
+            if held.is_some_and(|it| !is_held(mirror, group, it)) {
+                translator.forget(group, *key);
+            }
+        }
+    }
+
+    /// Everything went.
+    pub(super) fn clear(&mut self) {
+        if let Some(translator) = &mut self.translator {
+            translator.clear();
+        }
+    }
+}
+
+fn is_held(mirror: &Mirror, group: u32, key: BlockKey) -> bool {
+    TIERS.iter().any(|tier| mirror.copies(Place { group, tier: *tier }, key) > 0)
+}
+
+fn apply(output: Output, mirror: &mut Mirror) {
+    match output {
+        Output::Store(it) => mirror.store(&it),
+        Output::Remove(it) => mirror.remove(&it),
+        Output::Forget { group, key } => {
+            for tier in TIERS {
+                let copies = mirror.copies(Place { group, tier }, key);
+                if 0 < copies {
+                    let (tier, group) = (Some(tier), Some(group));
+                    mirror.remove(&Removed { keys: vec![key], tier, group, remaining: vec![0] });
+                }
+            }
+        }
+    }
+}
