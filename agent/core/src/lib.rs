@@ -3,9 +3,9 @@
 //!
 //! Reading order, which is the order of the flow: [`decode`] (frames to events), [`domain`] (how the engine names its
 //! blocks), [`sequence`] (what is missing, and whether the publisher is still the same), [`mirror`] (what the engine
-//! holds), [`load`] (how busy it is), [`engine`] (these together, for one engine), [`pending`] and [`peer`] (what one
-//! server has still to be told), [`node`] (all engines and all servers of one agent); beside it [`recording`] (an engine's
-//! messages in a file).
+//! holds), [`load`] (how busy it is), [`engine`] (these together, for one engine), [`snapshot`] (what is written down of
+//! it), [`pending`] and [`peer`] (what one server has still to be told), [`node`] (all engines and all servers of one
+//! agent); beside it [`recording`] (an engine's messages in a file).
 #![forbid(unsafe_code)]
 
 mod bounds;
@@ -23,6 +23,7 @@ mod runs;
 pub mod load;
 
 pub mod engine;
+pub mod snapshot;
 
 pub mod peer;
 pub mod pending;

@@ -4,8 +4,11 @@
 //! counted, per place and key, and a block is held while one is left. [`Copies`] says what to make of engines that do
 //! otherwise.
 
+mod kept;
+
 use std::collections::BTreeMap;
 
+pub use kept::Kept;
 use kvpick_proto::{
     naming::BlockKey,
     words::{Place, Step, Tier},

@@ -61,7 +61,8 @@ impl Node {
         if engine.flush_due().is_none_or(|due| now < due) {
             return false;
         }
-        let Some(change) = engine.take_change(now) else { return false };
+        // Where nothing has changed, a copy may have waited for that.
+        let Some(change) = engine.take_change(now) else { return true };
         let held = engine.mirror().len();
         for peer in self.peers.values_mut() {
             peer.on_change(handle, &change, held);

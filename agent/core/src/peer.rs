@@ -329,7 +329,7 @@ impl Replica {
         now: Instant,
         max_keys: usize,
     ) -> Option<AgentMessage> {
-        if matches!(self.told, Told::NeedsCopy) && engine.is_settled(now) {
+        if matches!(self.told, Told::NeedsCopy) && engine.is_copyable(now) {
             self.told = Told::Copying {
                 cursor: engine.mirror().copy(),
                 first: true,

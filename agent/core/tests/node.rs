@@ -264,8 +264,12 @@ fn a_copy_waits_until_a_replay_has_ended() {
     assert_ne!(description(&world).completeness, Completeness::Complete, "its history is not through");
     let end = vec![Vec::new(), Vec::new(), vec![0xff; 8], Vec::new()];
     world.node.engine(handle).unwrap().on_replay(request.id, end, now, UNIX_MS).unwrap();
-    assert!(copied(&world.hear(id)));
+    assert!(!copied(&world.hear(id)), "nothing of it is announced, and a copy would be empty");
     assert_eq!(description(&world).completeness, Completeness::Complete);
+    world.flush();
+    let said = world.hear(id);
+    let is_whole = |it: &AgentMessage| matches!(it, AgentMessage::Copy(_, chunk) if chunk.applied == Some(0));
+    assert!(copied(&said) && said.iter().any(is_whole));
     world.assert_in_step(id);
     // One whose events do not come up is copied as it is, which is empty.
     let config = Config { replay: true, ..Config::new(ReplicaName { rank: 1, ..name }) };

@@ -2,6 +2,7 @@
 
 mod checks;
 mod config;
+mod kept;
 mod portrait;
 mod renaming;
 
@@ -11,6 +12,7 @@ use kvpick_proto::words::{Change, Completeness, Description, Load, Step};
 
 use checks::Checks;
 pub use config::{Config, Counts, TIER_WEIGHTS};
+pub use kept::{Outcome, Restored};
 pub use portrait::Models;
 use portrait::Portrait;
 use renaming::Renaming;
@@ -64,6 +66,8 @@ pub struct Engine {
     checks: Checks,
     /// Since when there has been no connection to its events.
     unconnected: Option<Instant>,
+    /// The snapshot that it goes on from.
+    restored: Option<Restored>,
     counts: Counts,
 }
 
@@ -86,6 +90,7 @@ impl Engine {
             settled_at: (config.events && config.replay).then(|| now + SETTLE),
             checks: Checks::default(),
             unconnected: config.events.then_some(now),
+            restored: None,
             counts: Counts::default(),
             config,
         }
@@ -157,8 +162,7 @@ impl Engine {
         self.sequence.take_request()
     }
 
-    /// Whether what is known is as much as can be had at once, so that a copy of it is worth sending: servers drop
-    /// what a copy does not name.
+    /// Whether what is known is as much as can be had at once.
     #[must_use]
     pub fn is_settled(&self, now: Instant) -> bool {
         self.sequence.is_settled() && self.settled_at.is_none_or(|at| at <= now)
@@ -169,9 +173,12 @@ impl Engine {
     /// Its events are connected.
     pub fn on_connected(&mut self, now: Instant) {
         self.unconnected = None;
-        self.settled_at = None;
+        // Without a replay the next batch has to come before what was restored is proved.
+        if self.config.replay || !self.sequence.is_restoring() {
+            self.settled_at = None;
+        }
         self.checks.on_connected(self.config.replay, now);
-        self.sequence.on_connected();
+        self.sequence.on_connected(now);
         self.portrait.on_connected();
     }
 
@@ -333,7 +340,7 @@ impl Engine {
     /// When the next announcement is due; `None` while there is nothing to announce.
     #[must_use]
     pub fn flush_due(&self) -> Option<Instant> {
-        if self.sequence.is_rebuilding() && !self.mirror.was_cleared() {
+        if self.holds_back() && !self.mirror.was_cleared() {
             return None;
         }
         let gathered = self.dirty? + GATHER;
@@ -345,7 +352,7 @@ impl Engine {
     /// What changed since the last announcement. From now on that is announced.
     #[must_use = "a change that is dropped is never announced again"]
     pub fn take_change(&mut self, now: Instant) -> Option<Change> {
-        if self.sequence.is_rebuilding() {
+        if self.holds_back() {
             // That what was known went is told at once; what is known instead, once it is all there.
             if !self.mirror.take_clear() {
                 return None;
@@ -375,6 +382,7 @@ impl Engine {
                     self.heard = Some(now);
                     self.deliver(&message, unix_ms);
                 }
+                Output::Proved => self.on_proved(),
                 Output::Reset { complete, why } => {
                     match why {
                         Why::Start => (),
@@ -387,13 +395,14 @@ impl Engine {
                         self.portrait.on_new_process();
                     }
                     self.applied = None;
+                    self.end_restore(Outcome::Refused(why));
                     self.reset(complete, unix_ms);
                     self.renaming.follow(self.portrait.naming(), &mut self.mirror);
                 }
             }
             self.dirty.get_or_insert(now);
         }
-        if self.is_whole && !self.sequence.is_rebuilding() {
+        if self.is_whole && !self.holds_back() {
             self.portrait.set_completeness(Completeness::Complete);
         }
         self.portrait.settle();
@@ -417,6 +426,7 @@ impl Engine {
     }
 
     fn reset(&mut self, complete: bool, unix_ms: u64) {
+        self.end_restore(Outcome::Refused(Why::Lost));
         // Where nothing was held, servers still have to be told that what they know as applied is another's.
         if self.announced.is_some() {
             self.mirror.start_anew();

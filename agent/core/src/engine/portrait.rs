@@ -145,6 +145,10 @@ impl Portrait {
         self.settle();
     }
 
+    pub(super) fn set_groups(&mut self, groups: Vec<Group>) {
+        self.description.groups = groups;
+    }
+
     pub(super) const fn set_completeness(&mut self, completeness: Completeness) {
         self.description.completeness = completeness;
     }

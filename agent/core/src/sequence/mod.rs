@@ -5,14 +5,19 @@
 //! been removals. A publisher's replay socket, where there is one, gives the missing batches, and proves by the last
 //! batch that we know (its time and content, to the byte) that it is still the same publisher.
 
+mod asking;
 mod output;
 mod recent;
+mod restored;
 mod waiting;
 
 use std::time::{Duration, Instant};
 
+use asking::Asking;
 pub use output::{Output, ReplayRequest, Why};
 use recent::{Recent, digest};
+pub use restored::Position;
+use restored::Restored;
 use waiting::Waiting;
 
 use crate::decode::{Message, Replayed};
@@ -43,18 +48,8 @@ pub struct Sequence {
     is_connected: bool,
     /// Whether that changed within this connection, so that what is heard on it is not of that process.
     moved: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Asking {
-    id: u64,
-    from: u64,
-    /// Digest of batch `from`, where that is known and has to be proved; else everything is asked for.
-    proof: Option<u64>,
-    /// Whether what is known stands only if this is answered. Else it only looks for what may be missing.
-    urgent: bool,
-    answered: bool,
-    next_before: Option<u64>,
+    /// While what is known is an earlier run's, and not proved.
+    restored: Option<Restored>,
 }
 
 impl Sequence {
@@ -75,6 +70,7 @@ impl Sequence {
             process_start: None,
             is_connected: false,
             moved: false,
+            restored: None,
         }
     }
 
@@ -91,7 +87,7 @@ impl Sequence {
     /// the answer only adds to it.
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        self.asking.is_none_or(|it| it.answered && it.proof.is_some())
+        self.asking.is_none_or(|it| it.answered && it.proof.is_some() && self.restored.is_none())
     }
 
     /// Whether a history is being delivered from its start, and has not come to its end: up to there it has blocks that
@@ -114,8 +110,9 @@ impl Sequence {
     }
 
     /// The subscription has a connection now.
-    pub fn on_connected(&mut self) {
+    pub fn on_connected(&mut self, now: Instant) {
         self.is_connected = true;
+        self.restored = self.restored.map(|_| Restored::connected(now));
         if self.replay {
             self.ask(true);
         }
@@ -145,6 +142,12 @@ impl Sequence {
             // The first half of a history has blocks that the second half removes.
             return vec![self.forget(Why::Lost)];
         }
+        if self.restored.is_some() {
+            // Another connection may prove it.
+            self.restored = Some(Restored::default());
+            self.moved = false;
+            return Vec::new();
+        }
         let moved = std::mem::take(&mut self.moved);
         if self.replay || self.next.is_none() {
             // The replay upon the next connection tells.
@@ -161,6 +164,9 @@ impl Sequence {
 
     /// The engine's process start time, from metrics that were asked for at `asked`; `None` if they have none.
     pub fn on_process_start(&mut self, start: Option<f64>, asked: Instant) -> Vec<Output> {
+        if self.restored.is_some() && !self.replay {
+            return self.on_process_start_restored(start, asked);
+        }
         if self.doubt.is_some_and(|since| asked < since) {
             return Vec::new();
         }
@@ -190,7 +196,9 @@ impl Sequence {
     /// A batch came by subscription.
     pub fn on_live(&mut self, message: Message) -> Vec<Output> {
         let mut outputs = Vec::new();
-        if self.asking.is_none() && self.doubt.is_none() {
+        if self.restored.is_some() {
+            self.live_restored(message, &mut outputs);
+        } else if self.asking.is_none() && self.doubt.is_none() {
             self.live(message, false, &mut outputs);
         } else {
             self.waiting.push(message);
@@ -244,6 +252,8 @@ impl Sequence {
         }
         self.whole |= asking.answered || asking.urgent;
         self.drain(true, &mut outputs);
+        // A gap that this replay would have filled is one that a later one may fill.
+        self.whole |= outputs.iter().any(|it| matches!(it, Output::Reset { complete: false, .. }));
         self.make_up(false, &mut outputs);
         outputs
     }
@@ -253,7 +263,7 @@ impl Sequence {
         let last = last.filter(|(number, _)| Some(*number) == self.last() && !self.whole);
         self.last_id += 1;
         let (from, proof) = last.map_or((0, None), |(number, digest)| (number, Some(digest)));
-        let next_before = self.next;
+        let (next_before, urgent) = (self.next, urgent || self.restored.is_some());
         self.asking = Some(Asking { id: self.last_id, from, proof, urgent, answered: false, next_before });
         self.request = Some(ReplayRequest { id: self.last_id, from });
     }
@@ -300,6 +310,9 @@ impl Sequence {
         }
         self.asking = None;
         self.request = None;
+        if self.restored.take().is_some() {
+            outputs.push(Output::Proved);
+        }
         self.whole = false;
         self.replayed_to = self.next.unwrap_or(0);
         self.drain(asking.next_before == self.next, outputs);
@@ -382,6 +395,7 @@ impl Sequence {
 
     fn forget_for(&mut self, why: Why, complete: bool) -> Output {
         self.next = None;
+        self.restored = None;
         self.recent.clear();
         self.replayed_to = 0;
         Output::Reset { complete, why }

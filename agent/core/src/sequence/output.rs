@@ -16,6 +16,8 @@ pub struct ReplayRequest {
 pub enum Output {
     /// The next batch.
     Deliver(Message),
+    /// It is proved that what was restored is of this publisher, and nothing is missing.
+    Proved,
     /// Whatever was known of the engine is not known any more. What is delivered from here on is all that it holds
     /// if `complete`, else a part of it.
     Reset {

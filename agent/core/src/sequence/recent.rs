@@ -1,9 +1,8 @@
 //! The last batches that were delivered, by what tells a batch from another publisher's of the same number.
 
-use std::{
-    collections::VecDeque,
-    hash::{DefaultHasher, Hasher as _},
-};
+use std::collections::VecDeque;
+
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::decode::Message;
 
@@ -20,10 +19,14 @@ impl Recent {
     }
 
     pub(super) fn push(&mut self, message: &Message) {
+        self.push_digest(message.sequence, digest(&message.payload));
+    }
+
+    pub(super) fn push_digest(&mut self, number: u64, digest: u64) {
         if self.0.len() == MOST {
             self.0.pop_front();
         }
-        self.0.push_back((message.sequence, digest(&message.payload)));
+        self.0.push_back((number, digest));
     }
 
     pub(super) fn last(&self) -> Option<(u64, u64)> {
@@ -40,9 +43,7 @@ impl Recent {
     }
 }
 
-/// Time and content of a batch in one number. The hasher's keys are constants, so it is the same in every run.
+/// Time and content of a batch in one number. It is written down, so it is the same in every version of this program.
 pub(super) fn digest(payload: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(payload);
-    hasher.finish()
+    xxh3_64(payload)
 }

@@ -29,9 +29,19 @@ impl Publisher {
         Self { sequence: Sequence::new(replay), now: Instant::now(), said: Vec::new(), id: 0 }
     }
 
+    /// The agent begins anew, and goes on from what it had written down.
+    pub(crate) fn agent_restarts(&mut self, replay: bool) -> &mut Self {
+        let position = self.sequence.position().expect("nothing to go on from");
+        *self = Self::new(replay);
+        assert!(self.sequence.restore(position));
+        assert_eq!(self.sequence.position(), None, "it is not proved");
+        self
+    }
+
     pub(crate) fn say(&mut self, outputs: Vec<Output>) -> &mut Self {
         self.said.extend(outputs.into_iter().map(|it| match it {
             Output::Deliver(it) => format!("{}{}", it.sequence, String::from_utf8(it.payload).unwrap()),
+            Output::Proved => "Proved".to_owned(),
             Output::Reset { complete, why } => {
                 let complete = if complete { "complete" } else { "partial" };
                 format!("{why:?}/{complete}")
@@ -95,7 +105,7 @@ impl Publisher {
     }
 
     pub(crate) fn connected(&mut self) -> &mut Self {
-        self.sequence.on_connected();
+        self.sequence.on_connected(self.now);
         self
     }
 

@@ -30,6 +30,10 @@ impl Wire {
         self.copies.keys().map(|it| (Place::GPU, BlockKey::from_u64(*it))).collect()
     }
 
+    pub(crate) fn holds_some_of(&self, chain: u64) -> bool {
+        self.copies.range(Self::key(chain, 0)..Self::key(chain + 1, 0)).next().is_some()
+    }
+
     pub(crate) fn last(&self) -> Option<u64> {
         self.next.checked_sub(1)
     }

@@ -1,0 +1,58 @@
+//! A mirror's blocks as they are written down, and a mirror made of them.
+
+use kvpick_proto::{naming::BlockKey, words::Place};
+
+use super::Mirror;
+
+/// A block that is held.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Kept {
+    /// Where.
+    pub place: Place,
+    /// Which.
+    pub key: BlockKey,
+    /// The block before it in its chain, where known.
+    pub after: Option<BlockKey>,
+    /// How many copies; at least 1.
+    pub copies: u32,
+    /// Smaller for what came before.
+    pub order: u64,
+}
+
+impl Mirror {
+    /// Physical blocks on the GPU; 0 when unknown.
+    #[must_use]
+    pub const fn num_gpu_blocks(&self) -> u64 {
+        self.num_gpu_blocks
+    }
+
+    /// What is held, whether announced or not, in no order that matters. This is one pass over one table, as it is
+    /// done under a lock; the sorting is done elsewhere.
+    #[must_use]
+    pub fn kept(&self) -> Vec<Kept> {
+        let mut all = Vec::with_capacity(self.held);
+        let held = self.blocks.iter().filter(|(_, it)| it.copies > 0);
+        all.extend(held.map(|((place, key), it)| Kept {
+            place: *place,
+            key: *key,
+            after: it.after,
+            copies: it.copies,
+            order: it.order,
+        }));
+        all
+    }
+
+    /// Holds these from now on, and nothing else; none of them is announced.
+    pub fn restore(&mut self, mut all: Vec<Kept>, num_gpu_blocks: u64) {
+        *self = Self { policy: self.policy, counts: self.counts, ..Self::default() };
+        all.sort_unstable_by_key(|it| it.order);
+        for Kept { place, key, after, copies, .. } in all {
+            if self.copies(place, key) > 0 || copies == 0 {
+                continue;
+            }
+            self.gain(place, key, after);
+            self.set_copies(place, key, copies);
+        }
+        self.set_num_gpu_blocks(num_gpu_blocks);
+    }
+}
