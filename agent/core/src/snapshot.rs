@@ -76,13 +76,13 @@ struct File {
 }
 
 impl Snapshot {
-    /// The file's content.
+    /// The file's content. Puts the blocks in order.
     ///
     /// # Errors
     ///
     /// It would be too large.
-    pub fn encode(self) -> Result<Vec<u8>, SnapshotError> {
-        let body = body::Body::from(self).encode_to_vec();
+    pub fn encode(&mut self) -> Result<Vec<u8>, SnapshotError> {
+        let body = body::Body::of(self).encode_to_vec();
         let checksum = xxh3_64(&body);
         let file = File { format: FORMAT.to_owned(), version: VERSION, checksum, body };
         if file.encoded_len() > MAX_BYTES {

@@ -176,7 +176,7 @@ impl World {
                 self.process += 1;
             }
             Op::Write => {
-                if let Some(snapshot) = self.engine.snapshot() {
+                if let Some(mut snapshot) = self.engine.snapshot(Vec::new()) {
                     self.file = Some(snapshot.encode().unwrap());
                 }
             }

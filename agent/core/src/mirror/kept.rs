@@ -30,7 +30,15 @@ impl Mirror {
     /// done under a lock; the sorting is done elsewhere.
     #[must_use]
     pub fn kept(&self) -> Vec<Kept> {
-        let mut all = Vec::with_capacity(self.held);
+        let mut all = Vec::new();
+        self.kept_into(&mut all);
+        all
+    }
+
+    /// As [`Self::kept`], into a list that may be one from before: to fill new memory takes as long as all else.
+    pub fn kept_into(&self, all: &mut Vec<Kept>) {
+        all.clear();
+        all.reserve(self.held);
         let held = self.blocks.iter().filter(|(_, it)| it.copies > 0);
         all.extend(held.map(|((place, key), it)| Kept {
             place: *place,
@@ -39,7 +47,6 @@ impl Mirror {
             copies: it.copies,
             order: it.order,
         }));
-        all
     }
 
     /// Holds these from now on, and nothing else; none of them is announced.

@@ -49,8 +49,8 @@ pub(super) struct Body {
     copies: Vec<u32>,
 }
 
-impl From<Snapshot> for Body {
-    fn from(mut it: Snapshot) -> Self {
+impl Body {
+    pub(super) fn of(it: &mut Snapshot) -> Self {
         it.blocks.sort_unstable_by_key(|block| block.order);
         let (mut runs, mut copied, mut copies) = (Runs::default(), Vec::new(), Vec::new());
         for (index, block) in (0..=u32::MAX).zip(&it.blocks) {
@@ -60,7 +60,7 @@ impl From<Snapshot> for Body {
                 copies.push(block.copies);
             }
         }
-        let (domain, kinds) = it.learnt.map_or_else(Default::default, |learnt| {
+        let (domain, kinds) = it.learnt.clone().map_or_else(Default::default, |learnt| {
             let Learnt { algorithm, root, block_size, extra_keys, kinds } = learnt;
             (Some(Domain { algorithm, root, block_size, extra_keys }.into()), kinds)
         });
@@ -72,7 +72,7 @@ impl From<Snapshot> for Body {
             sliding_window,
         };
         Self {
-            name: it.name,
+            name: it.name.clone(),
             last: it.position.last,
             digest: it.position.digest,
             process_start: it.position.process_start,
@@ -83,7 +83,7 @@ impl From<Snapshot> for Body {
             num_gpu_blocks: it.num_gpu_blocks,
             domain,
             kinds: kinds.into_iter().map(verified).collect(),
-            groups: it.groups.into_iter().map(group).collect(),
+            groups: it.groups.iter().cloned().map(group).collect(),
             steps: runs.into_steps().into_iter().map(pb::Step::from).collect(),
             copied,
             copies,
