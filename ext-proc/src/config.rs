@@ -137,6 +137,9 @@ pub struct ReplicaConfig {
     /// Its data-parallel rank, where several share the address.
     #[serde(default)]
     pub rank: u32,
+    /// How many ranks, from `rank` on, share the address: this entry then stands for one replica for each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u32>,
     /// The node whose agent may describe it. Without one it is balanced by what this server sent there.
     #[serde(default)]
     pub node: Option<String>,
@@ -278,11 +281,15 @@ impl Config {
             if replica.address.port() == 0 {
                 found.push(format!("replicas[{i}].address: port 0 is no serving port; write the real one"));
             }
-            if !seen.insert((replica.address, replica.rank)) {
+            if replica.ranks.is_some_and(|it| !(1..=MOST_RANKS).contains(&it)) || MOST_RANKS < replica.rank {
                 found.push(format!(
-                    "replicas[{i}]: {} rank {} is listed twice; remove one",
-                    replica.address, replica.rank
+                    "replicas[{i}].ranks: there are 1 to {MOST_RANKS} ranks behind an address; write how many share {}",
+                    replica.address
                 ));
+            }
+            if let Some(rank) = replica.all_ranks().find(|it| !seen.insert((replica.address, *it))) {
+                let address = replica.address;
+                found.push(format!("replicas[{i}]: {address} rank {rank} is listed twice; remove one"));
             }
             if replica.models.is_empty() {
                 found.push(format!(
@@ -351,11 +358,21 @@ impl Config {
     /// The replicas as the core knows them.
     #[must_use]
     pub fn replica_specs(&self) -> Vec<ReplicaSpec> {
-        let spec = |it: &ReplicaConfig| ReplicaSpec {
-            name: ReplicaName { address: it.address, rank: it.rank },
+        let spec = |it: &ReplicaConfig, rank| ReplicaSpec {
+            name: ReplicaName { address: it.address, rank },
             node: it.node.clone(),
             models: it.models.clone(),
         };
-        self.replicas.iter().map(spec).collect()
+        self.replicas.iter().flat_map(|it| it.all_ranks().map(move |rank| spec(it, rank))).collect()
+    }
+}
+
+/// Most data-parallel ranks behind one address.
+const MOST_RANKS: u32 = 1_024;
+
+impl ReplicaConfig {
+    /// The ranks that this entry stands for; never more than there may be.
+    fn all_ranks(&self) -> impl Iterator<Item = u32> {
+        (self.rank..).take(self.ranks.unwrap_or(1).min(MOST_RANKS) as usize)
     }
 }

@@ -13,7 +13,7 @@ use kvpick_core::{
     outcome::Reason,
     pick::{self, Ask, Chains},
     reply::Decision,
-    request::{Api, Request, json},
+    request::{Api, Request, honours_rank, json},
     session::Question,
     world::Plan,
 };
@@ -86,7 +86,7 @@ impl Decider {
             (Some(reason), Some(_)) => Err(reason),
         };
         let prepared = prepared.unwrap_or_else(|reason| bare(&self.shared, model, reason));
-        let underway = self.pick(&prepared);
+        let underway = self.pick(&prepared, honours_rank(&path));
         self.report(&underway.decision, prepared.model.as_deref(), &path, start.elapsed());
         underway
     }
@@ -108,12 +108,13 @@ impl Decider {
         work.await.map_err(|_| Reason::WORKER_DIED)
     }
 
-    fn pick(&self, prepared: &Prepared) -> Underway {
+    fn pick(&self, prepared: &Prepared, honours_rank: bool) -> Underway {
         let Prepared { plan, model, prompts, reads_cache, chains } = prepared;
         let ask = Ask {
             model: model.as_deref(),
             prompts: prompts.as_deref().map_err(|reason| *reason),
             reads_cache: *reads_cache,
+            honours_rank,
         };
         let mut world = self.shared.world();
         let (pick, ticket) = world.pick(plan, &ask, chains, Instant::now());

@@ -187,10 +187,12 @@ impl Exchange {
             return;
         }
         let mut world = self.picker.shared.world();
-        let Some(id) = world.replicas.find(picked) else { return };
-        if world.on_failure(id, Failure::Connection, Instant::now()) {
-            drop(world);
-            let replica = picked.to_string();
+        // Ranks behind one address have one HTTP server.
+        let mut out = world.replicas.at(picked.address);
+        out.retain(|id| world.on_failure(*id, Failure::Connection, Instant::now()));
+        let out: Vec<_> = out.into_iter().map(|id| world.replicas[id].spec.name.to_string()).collect();
+        drop(world);
+        for replica in &out {
             let how = Failure::Connection.label();
             self.picker.shared.metrics.outs.with_label_values(&[replica.as_str(), how]).inc();
             tracing::warn!(replica, how, status = served.status, "replica is out until it answers a probe");

@@ -17,7 +17,7 @@ use envoy_types::pb::{
     google::protobuf::{Struct, Value, value::Kind},
 };
 use kvpick_core::{
-    reply::{DESTINATION, Destination, EVIDENCE, METADATA_NAMESPACE, Reply},
+    reply::{DESTINATION, Destination, EVIDENCE, METADATA_NAMESPACE, RANK, Reply, Way},
     session::{BodyMode, Input, Served},
 };
 
@@ -57,18 +57,20 @@ pub fn input(message: ProcessingRequest) -> Option<Input> {
 pub fn response(reply: Reply) -> ProcessingResponse {
     let mut metadata = None;
     let response = match reply {
-        Reply::RequestHeaders(destination) => {
-            metadata = destination.as_ref().map(dynamic_metadata);
-            Response::RequestHeaders(HeadersResponse { response: Some(common(destination.as_ref())) })
+        Reply::RequestHeaders(way) => {
+            metadata = way.as_ref().and_then(|it| it.destination.as_ref()).map(dynamic_metadata);
+            Response::RequestHeaders(HeadersResponse { response: Some(common(way)) })
         }
-        Reply::RequestBody(destination) => {
-            metadata = destination.as_ref().map(dynamic_metadata);
-            Response::RequestBody(BodyResponse { response: Some(common(destination.as_ref())) })
+        Reply::RequestBody(way) => {
+            metadata = way.as_ref().and_then(|it| it.destination.as_ref()).map(dynamic_metadata);
+            Response::RequestBody(BodyResponse { response: Some(common(way)) })
         }
         Reply::RequestBodyPiece { bytes, end } => Response::RequestBody(piece(bytes, end)),
         Reply::RequestTrailers => Response::RequestTrailers(TrailersResponse::default()),
         Reply::ResponseHeaders(evidence) => {
-            let header_mutation = evidence.map(|it| set_header(EVIDENCE, it));
+            let set =
+                |it| HeaderMutation { set_headers: vec![header_value(EVIDENCE, it)], ..Default::default() };
+            let header_mutation = evidence.map(set);
             let common = CommonResponse { header_mutation, ..CommonResponse::default() };
             Response::ResponseHeaders(HeadersResponse { response: Some(common) })
         }
@@ -126,20 +128,27 @@ fn served(attributes: &Struct) -> Served {
     }
 }
 
-fn common(destination: Option<&Destination>) -> CommonResponse {
-    let header_mutation = destination.map(|it| set_header(DESTINATION, it.as_str().to_owned()));
+fn common(way: Option<Way>) -> CommonResponse {
+    let header_mutation = way.map(|Way { destination, rank }| {
+        let destination = destination.map(|it| header_value(DESTINATION, it.as_str().to_owned()));
+        let rank = rank.map(|it| header_value(RANK, it.to_string()));
+        HeaderMutation {
+            set_headers: destination.into_iter().chain(rank).collect(),
+            // Removed even where it is set: Envoy removes first, and of several values overwrites the first alone.
+            remove_headers: vec![RANK.to_owned()],
+        }
+    });
     CommonResponse { header_mutation, ..CommonResponse::default() }
 }
 
-fn set_header(name: &str, value: String) -> HeaderMutation {
+fn header_value(name: &str, value: String) -> HeaderValueOption {
     let header =
         HeaderValue { key: name.to_owned(), raw_value: value.into_bytes(), ..HeaderValue::default() };
-    let set = HeaderValueOption {
+    HeaderValueOption {
         header: Some(header),
         append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
         ..HeaderValueOption::default()
-    };
-    HeaderMutation { set_headers: vec![set], ..HeaderMutation::default() }
+    }
 }
 
 fn dynamic_metadata(destination: &Destination) -> Struct {
@@ -164,8 +173,8 @@ mod tests {
     #[test]
     fn header_and_metadata_are_equal() {
         let name = kvpick_proto::words::ReplicaName { address: ([10, 0, 0, 1], 8000).into(), rank: 0 };
-        let destination = Destination::new(&[name], 2).unwrap();
-        let response = response(Reply::RequestBody(Some(destination)));
+        let way = Way { destination: Destination::new(&[name], 2), rank: None };
+        let response = response(Reply::RequestBody(Some(way)));
         let Some(Response::RequestBody(body)) = response.response else { panic!() };
         let set = &body.response.unwrap().header_mutation.unwrap().set_headers[0];
         assert_eq!(set.append_action(), HeaderAppendAction::OverwriteIfExistsOrAdd);
@@ -176,6 +185,26 @@ mod tests {
             panic!()
         };
         assert_eq!(inner.fields[DESTINATION].kind, Some(Kind::StringValue("10.0.0.1:8000".to_owned())));
+    }
+
+    #[test]
+    fn a_rank_is_named_once_or_not_at_all() {
+        for rank in [None, Some(0), Some(3)] {
+            let Some(Response::RequestHeaders(it)) =
+                response(Reply::RequestHeaders(Some(Way { destination: None, rank }))).response
+            else {
+                panic!()
+            };
+            let mutation = it.response.unwrap().header_mutation.unwrap();
+            assert_eq!(mutation.remove_headers, [RANK], "what the client said");
+            let set: Vec<_> = mutation.set_headers.into_iter().map(|it| it.header.unwrap()).collect();
+            let set: Vec<_> = set.iter().map(|it| (it.key.as_str(), it.raw_value.clone())).collect();
+            let want: Vec<_> = rank.into_iter().map(|it| (RANK, it.to_string().into_bytes())).collect();
+            assert_eq!(set, want);
+        }
+        let undecided = response(Reply::RequestHeaders(None)).response;
+        let Some(Response::RequestHeaders(it)) = undecided else { panic!() };
+        assert_eq!(it.response.unwrap().header_mutation, None, "the body decides");
     }
 
     #[test]

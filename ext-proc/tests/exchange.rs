@@ -312,6 +312,10 @@ replicas:
   - {address: 127.0.0.1:0, models: [m]}
   - {address: 127.0.0.1:1}
   - {address: 127.0.0.1:1, models: [m]}
+  - {address: 127.0.0.1:2, ranks: 0, models: [m]}
+  - {address: 127.0.0.1:3, ranks: 4000000000, models: [m]}
+  - {address: 127.0.0.1:4, ranks: 4, models: [m]}
+  - {address: 127.0.0.1:4, rank: 3, models: [m]}
 ";
     let config: Config = kvpick_service::config::parse(yaml).unwrap();
     let mistakes = config.mistakes().join("\n");
@@ -323,6 +327,9 @@ replicas:
         "replicas[0].address",
         "replicas[1].models",
         "replicas[2]:",
+        "replicas[3].ranks",
+        "replicas[4].ranks",
+        "replicas[6]: 127.0.0.1:4 rank 3",
         "max_body_bytes:",
         "workers:",
         "memory.routed_expiry_s:",
@@ -331,6 +338,14 @@ replicas:
         assert!(mistakes.contains(field), "{field} is not in\n{mistakes}");
     }
     assert!(kvpick_service::config::parse::<Config>("replica: []").is_err(), "unknown fields are mistakes");
+}
+
+#[test]
+fn ranks_of_one_address_are_a_replica_each() {
+    let yaml = "replicas: [{address: 127.0.0.1:1, models: [m]}, {address: 127.0.0.1:2, rank: 2, ranks: 2, models: [m]}]";
+    let config: Config = kvpick_service::config::parse(yaml).unwrap();
+    let names: Vec<_> = config.replica_specs().iter().map(|it| it.name.to_string()).collect();
+    assert_eq!(names, ["127.0.0.1:1", "127.0.0.1:2#2", "127.0.0.1:2#3"]);
 }
 
 #[test]

@@ -68,6 +68,8 @@ impl Reason {
     pub const NO_DOMAIN: Self = Self("no_domain");
     /// Replicas name blocks in more ways than are tried for one request.
     pub const TOO_MANY_DOMAINS: Self = Self("too_many_domains");
+    /// The route takes no word on the data-parallel rank, so that the engine's own balancer chooses it.
+    pub const RANK_NOT_HONOURED: Self = Self("rank_not_honoured");
     /// No replica is known.
     pub const NO_REPLICA: Self = Self("no_replica");
 

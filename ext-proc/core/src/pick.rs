@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use kvpick_proto::naming::{BlockKey, Domain, ExtraKey, Hasher};
+use kvpick_proto::{
+    naming::{BlockKey, Domain, ExtraKey, Hasher},
+    words::ReplicaName,
+};
 
 use crate::{
     hit::Rule,
@@ -40,6 +43,8 @@ pub struct Ask<'a> {
     pub prompts: Result<&'a [Vec<u32>], Reason>,
     /// Whether vLLM looks into its cache for this request.
     pub reads_cache: bool,
+    /// Whether the route takes the header that names a data-parallel rank.
+    pub honours_rank: bool,
 }
 
 /// A pick.
@@ -49,8 +54,11 @@ pub struct Pick {
     pub tier: Tier,
     /// Why on nothing better.
     pub reason: Reason,
-    /// The replica, then the next best; empty when there is no opinion.
+    /// The replica, then the next best at another address; empty when there is no opinion.
     pub replicas: Vec<ReplicaId>,
+    /// The data-parallel rank to be named to the engine, where several share the replica's address. Where the route
+    /// takes no such word it is `None`, and the replica stands for all ranks behind its address.
+    pub rank: Option<u32>,
     /// Tokens of all prompts; 0 when not known.
     pub prompt_tokens: u64,
     /// Prompt tokens that the replica's cache will save, by what is known of it.
@@ -124,8 +132,11 @@ pub fn pick(
         .map(|id| {
             let replica = &replicas[*id];
             let naming = naming(replica, ask.model);
+            let is_rank_known = ask.honours_rank || !replica.is_by_header();
             let hit = match chains.get(&naming) {
-                Some(chains) if ask.reads_cache => hit(replica, prompts, chains, &naming.domain, now),
+                Some(chains) if ask.reads_cache && is_rank_known => {
+                    hit(replica, prompts, chains, &naming.domain, now)
+                }
                 Some(_) | None => Hit::default(),
             };
             let load = replica.busy.estimate(weights.prefill_rate, now);
@@ -140,6 +151,7 @@ pub fn pick(
         None => (Tier::NoOpinion, Reason::NO_REPLICA),
         Some((_, _, id, _, naming)) => basis(&replicas[*id], ask, chains.contains_key(naming)),
     };
+    let by_header = best.filter(|it| replicas[it.2].is_by_header());
     let by_blocks = matches!(tier, Tier::Precise | Tier::Approximate);
     Pick {
         tier,
@@ -147,8 +159,23 @@ pub fn pick(
         prompt_tokens,
         predicted_tokens: best.filter(|_| by_blocks).map_or(0, |it| it.3.predicted_tokens),
         block_size: best.filter(|_| by_blocks).map_or(0, |it| it.4.domain.block_size.get()),
-        replicas: offers.iter().map(|it| it.2).take(2).collect(),
+        rank: by_header.filter(|_| ask.honours_rank).map(|it| replicas[it.2].spec.name.rank),
+        replicas: best.into_iter().map(|it| it.2).chain(next(replicas, &offers)).collect(),
     }
+}
+
+/// Whom to try where the best does not answer. It has to be at another address, as ranks of one fail together; and one
+/// that has no such rank would refuse the header that is set for the best.
+fn next(replicas: &Replicas, offers: &[(f64, u64, ReplicaId, Hit, Naming)]) -> Option<ReplicaId> {
+    let (best, others) = offers.split_first()?;
+    let best = replicas[best.2].spec.name;
+    let elsewhere: Vec<_> =
+        others.iter().map(|it| it.2).filter(|it| replicas[*it].spec.name.address != best.address).collect();
+    let has_rank = |id: &&ReplicaId| {
+        let address = replicas[**id].spec.name.address;
+        best.rank == 0 || replicas.find(&ReplicaName { address, rank: best.rank }).is_some()
+    };
+    elsewhere.iter().find(has_rank).or_else(|| elsewhere.first()).copied()
 }
 
 /// The keys of the request as that replica names them.
@@ -161,6 +188,9 @@ pub fn keys_for<'a>(replica: &Replica, model: Option<&str>, chains: &'a Chains) 
 fn basis(replica: &Replica, ask: &Ask<'_>, chained: bool) -> (Tier, Reason) {
     if let Err(reason) = ask.prompts {
         return (Tier::Load, reason);
+    }
+    if !ask.honours_rank && replica.is_by_header() {
+        return (Tier::Load, Reason::RANK_NOT_HONOURED);
     }
     match replica.facts() {
         Err(reason) => (Tier::Approximate, reason),

@@ -1,7 +1,8 @@
 //! The replicas that there are, and all that is known of each.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
     time::{Duration, Instant},
 };
 
@@ -89,6 +90,8 @@ pub struct Replica {
     pub health: Health,
     /// Last engine event batch that is in `holdings`.
     pub applied: Option<u64>,
+    /// Whether another replica has the same address.
+    shares_address: bool,
 }
 
 /// How much and how long to remember what was sent where.
@@ -126,7 +129,14 @@ impl Replica {
             busy: Busy::default(),
             health: Health::default(),
             applied: None,
+            shares_address: false,
         }
+    }
+
+    /// Whether a request reaches it, and no other rank behind its address, by naming its rank in a header.
+    #[must_use]
+    pub fn is_by_header(&self) -> bool {
+        self.shares_address || self.description.as_ref().is_some_and(|it| it.rank_by_header)
     }
 
     /// Whether requests for this model, or adapter, may go there.
@@ -256,14 +266,26 @@ impl Replicas {
     #[must_use]
     pub fn new(specs: Vec<ReplicaSpec>, memory: &Memory) -> Self {
         let mut seen = BTreeSet::new();
-        let fresh = specs.into_iter().filter(|it| seen.insert(it.name));
-        Self { all: fresh.map(|it| Replica::new(it, memory)).collect() }
+        let fresh: Vec<_> = specs.into_iter().filter(|it| seen.insert(it.name)).collect();
+        let mut ranks: BTreeMap<SocketAddr, usize> = BTreeMap::new();
+        fresh.iter().for_each(|it| *ranks.entry(it.name.address).or_default() += 1);
+        let replica = |it: ReplicaSpec| {
+            let shares_address = ranks[&it.name.address] > 1;
+            Replica { shares_address, ..Replica::new(it, memory) }
+        };
+        Self { all: fresh.into_iter().map(replica).collect() }
     }
 
     /// The replica of that name.
     #[must_use]
     pub fn find(&self, name: &ReplicaName) -> Option<ReplicaId> {
         self.all.iter().position(|it| it.spec.name == *name).map(ReplicaId)
+    }
+
+    /// The replicas behind that address.
+    #[must_use]
+    pub fn at(&self, address: SocketAddr) -> Vec<ReplicaId> {
+        self.iter().filter(|(_, it)| it.spec.name.address == address).map(|(id, _)| id).collect()
     }
 
     /// Each replica with its place.

@@ -14,6 +14,9 @@ pub const DESTINATION: &str = "x-gateway-destination-endpoint";
 /// Namespace of the dynamic metadata that Envoy's load balancers read.
 pub const METADATA_NAMESPACE: &str = "envoy.lb";
 
+/// Request header that names the data-parallel rank behind an address (vLLM 0.11.2 and later).
+pub const RANK: &str = "x-data-parallel-rank";
+
 /// Response header that tells what a pick was based on, where switched on.
 pub const EVIDENCE: &str = "x-kvpick-evidence";
 
@@ -23,10 +26,10 @@ pub const CHUNK: usize = 62_000;
 /// One answer on a stream, each to the message of that phase.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Reply {
-    /// Go on; with a destination if it is known by now.
-    RequestHeaders(Option<Destination>),
-    /// Go on with the body as it is; with a destination if it was not known before.
-    RequestBody(Option<Destination>),
+    /// Go on; with the way if it is known by now.
+    RequestHeaders(Option<Way>),
+    /// Go on with the body as it is; with the way if it was not known before.
+    RequestBody(Option<Way>),
     /// A piece of the body, in the mode in which this server must send it back.
     RequestBodyPiece {
         /// The piece.
@@ -49,6 +52,15 @@ pub enum Reply {
     },
     /// Go on.
     ResponseTrailers,
+}
+
+/// What is settled of a request's way, once it is decided. What the client said of it does not stand.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Way {
+    /// Where it goes; `None` where Envoy is left to choose.
+    pub destination: Option<Destination>,
+    /// The data-parallel rank that it asks for there; `None` where the engine is left to choose.
+    pub rank: Option<u32>,
 }
 
 /// Where a request goes: addresses in the order in which they are to be tried.
@@ -82,6 +94,8 @@ impl Destination {
 pub struct Decision {
     /// The pick's replicas by name, best first.
     pub names: Vec<ReplicaName>,
+    /// See [`Pick::rank`].
+    pub rank: Option<u32>,
     /// What it is based on.
     pub tier: Tier,
     /// Why on nothing better.
@@ -100,6 +114,7 @@ impl Decision {
     pub fn new(pick: &Pick, names: Vec<ReplicaName>) -> Self {
         Self {
             names,
+            rank: pick.rank,
             tier: pick.tier,
             reason: pick.reason,
             prompt_tokens: pick.prompt_tokens,

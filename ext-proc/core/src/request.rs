@@ -36,6 +36,13 @@ impl Api {
     }
 }
 
+/// Whether vLLM reads the header that names a data-parallel rank at `path`, which carries no query string. Elsewhere
+/// it passes over it without a word (0.32: `/v1/responses`, `/v1/embeddings`, `/pooling` and the rest).
+#[must_use]
+pub fn honours_rank(path: &str) -> bool {
+    matches!(path, "/v1/chat/completions" | "/v1/completions" | "/v1/messages")
+}
+
 /// One parsed request. The fields are those that routing or an engine's scheduler reads; all else stays in the body.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {

@@ -11,7 +11,7 @@
 
 use crate::{
     outcome::Reason,
-    reply::{CHUNK, Decision, Destination, Reply},
+    reply::{CHUNK, Decision, Destination, Reply, Way},
 };
 
 /// Envoy's `BodySendMode`.
@@ -300,19 +300,20 @@ impl Session {
     fn on_decided(&mut self, decision: &Decision) -> Vec<Action> {
         let State::Deciding(phase) = self.state else { return Vec::new() };
         let destination = Destination::new(&decision.names, self.settings.destinations);
+        let way = Some(Way { destination, rank: decision.rank });
         self.evidence = self.settings.evidence_header.then(|| decision.evidence());
         match phase {
             Phase::Headers => {
                 self.state = State::Done;
-                vec![Action::Reply(Reply::RequestHeaders(destination))]
+                vec![Action::Reply(Reply::RequestHeaders(way))]
             }
             Phase::Body => {
                 self.state = State::Done;
-                vec![Action::Reply(Reply::RequestBody(destination))]
+                vec![Action::Reply(Reply::RequestBody(way))]
             }
             Phase::Both { ended } => {
                 let kept = std::mem::take(&mut self.kept);
-                let mut actions = vec![Action::Reply(Reply::RequestHeaders(destination))];
+                let mut actions = vec![Action::Reply(Reply::RequestHeaders(way))];
                 let marked = ended && !self.trailers;
                 if !kept.is_empty() || marked {
                     actions.extend(pieces(kept, marked, |bytes, end| Reply::RequestBodyPiece { bytes, end }));

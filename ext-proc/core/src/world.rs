@@ -96,14 +96,18 @@ impl World {
         let pick = pick::pick(&self.replicas, &plan.candidates, ask, chains, &self.weights, tie, now);
         let Some(&id) = pick.replicas.first() else { return (pick, None) };
         let replica = &mut self.replicas[id];
+        let uncached = pick.prompt_tokens - pick.predicted_tokens;
+        replica.busy.on_start(uncached, self.weights.prefill_rate, now);
+        if pick.rank.is_none() && replica.is_by_header() {
+            // Which rank will hold the blocks is the engine's choice.
+            return (pick, Some(Ticket { replica: id }));
+        }
         let keys = pick::keys_for(replica, ask.model, chains).concat();
         replica.routed.record(keys.iter().copied(), now);
         let holdings = &replica.holdings;
         let on_gpu = holdings.scale(GPU_ONLY, None);
         let missing: Vec<_> = keys.into_iter().filter(|it| on_gpu.of(holdings.places(*it)) <= 0.0).collect();
         replica.expected.record(missing, now);
-        let uncached = pick.prompt_tokens - pick.predicted_tokens;
-        replica.busy.on_start(uncached, self.weights.prefill_rate, now);
         (pick, Some(Ticket { replica: id }))
     }
 

@@ -287,7 +287,7 @@ fn a_request_that_skips_the_cache_has_no_hit() {
     let plan = world.plan(Some("m"));
     let prompts = [tokens];
     let chains = chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: false };
+    let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: false, honours_rank: true };
     assert_eq!(world.pick(&plan, &ask, &chains, now).0.predicted_tokens, 0);
 }
 
@@ -301,7 +301,7 @@ fn hits_of_several_prompts_add_up() {
     report(&mut world, stream, 2, &keys(&prompts[1]), now);
     let plan = world.plan(Some("m"));
     let chains = chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: true };
+    let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
     let (pick, _) = world.pick(&plan, &ask, &chains, now);
     assert_eq!((port(&world, &pick), pick.predicted_tokens), (1, 12 * BLOCK as u64));
 }
@@ -327,7 +327,7 @@ fn salts_and_adapters_keep_blocks_apart() {
         let plan = world.plan(Some(model));
         let prompts = [tokens.clone()];
         let chains = chain(plan.namings.clone(), &prompts, salt);
-        let ask = Ask { model: Some(model), prompts: Ok(&prompts), reads_cache: true };
+        let ask = Ask { model: Some(model), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
         kvpick_core::pick::pick(
             &world.replicas,
             &plan.candidates,
@@ -367,7 +367,7 @@ fn at_most_four_namings_are_tried() {
     }
     let want = [(Tier::Precise, Reason::OK), (Tier::Approximate, Reason::TOO_MANY_DOMAINS)];
     assert_eq!(reasons.into_iter().collect::<Vec<_>>(), want);
-    let ask = Ask { model: Some("m"), prompts: Ok(&[]), reads_cache: true };
+    let ask = Ask { model: Some("m"), prompts: Ok(&[]), reads_cache: true, honours_rank: true };
     let none = world.pick(&plan, &ask, &Chains::new(), now).0;
     assert_eq!((none.tier, none.reason), (Tier::Approximate, Reason::TOO_MANY_DOMAINS));
 }

@@ -2,7 +2,7 @@
 
 use kvpick_core::{
     outcome::{Reason, Tier},
-    reply::{CHUNK, Decision, Destination, Reply},
+    reply::{CHUNK, Decision, Destination, Reply, Way},
     session::{Action, BodyMode, Input, Question, Served, Session, Settings},
 };
 use kvpick_proto::words::ReplicaName;
@@ -16,6 +16,7 @@ fn name(port: u16) -> ReplicaName {
 fn decided() -> Input {
     Input::Decided(Decision {
         names: vec![name(1), name(2)],
+        rank: Some(1),
         tier: Tier::Precise,
         reason: Reason::OK,
         prompt_tokens: 100,
@@ -24,8 +25,8 @@ fn decided() -> Input {
     })
 }
 
-fn destination() -> Option<Destination> {
-    Destination::new(&[name(1), name(2)], 2)
+fn destination() -> Option<Way> {
+    Some(Way { destination: Destination::new(&[name(1), name(2)], 2), rank: Some(1) })
 }
 
 fn headers(request_body: BodyMode, end: bool) -> Input {
