@@ -34,6 +34,7 @@ struct Metrics {
     cache_use: GaugeVec,
     batches: IntCounterVec,
     events: IntCounterVec,
+    strays: IntCounterVec,
     undecodable: IntCounterVec,
     replays: IntCounterVec,
     resets: IntCounterVec,
@@ -72,6 +73,7 @@ impl Metrics {
             )?,
             batches: counter("engine_batches_total", "event batches applied", engine)?,
             events: counter("engine_events_total", "events applied or passed over", &["engine", "kind"])?,
+            strays: counter("engine_stray_batches_total", "batches of another rank, left out", engine)?,
             undecodable: counter("engine_undecodable_total", "messages that are not vLLM's", engine)?,
             replays: counter("engine_replays_total", "replays asked for", &["engine", "result"])?,
             resets: counter(
@@ -94,7 +96,7 @@ impl Metrics {
         })
     }
 
-    fn all(&self) -> [&dyn Collector; 21] {
+    fn all(&self) -> [&dyn Collector; 22] {
         [
             &self.engine_up,
             &self.events_live,
@@ -106,6 +108,7 @@ impl Metrics {
             &self.cache_use,
             &self.batches,
             &self.events,
+            &self.strays,
             &self.undecodable,
             &self.replays,
             &self.resets,
@@ -147,6 +150,7 @@ impl Metrics {
             count(&self.events, &[name, "removed"], counts.removed_events);
             count(&self.events, &[name, "cleared"], counts.cleared_events);
             count(&self.events, &[name, "unknown"], counts.unknown_events);
+            count(&self.strays, &[name], counts.stray_batches);
             count(&self.undecodable, &[name], counts.undecodable);
             count(&self.replays, &[name, "answered"], counts.replays);
             count(&self.replays, &[name, "failed"], counts.failed_replays);

@@ -7,6 +7,7 @@
 
 mod budget;
 mod fields;
+mod rank;
 mod read;
 
 use kvpick_proto::{naming::BlockKey, words::Tier};
@@ -14,6 +15,7 @@ use kvpick_proto::{naming::BlockKey, words::Tier};
 use budget::{Budget, Part};
 pub use budget::{MAX_EVENTS, MAX_EXTRA_KEYS, MAX_KEYS, MAX_TEXT_BYTES, MAX_TOKENS, most_decoded};
 use fields::Fields;
+pub use rank::{other_rank, rank_of};
 use read::Reader;
 
 /// Frames that are not a batch of events. What was in it is lost, so what is known of the engine is in doubt.

@@ -18,7 +18,8 @@ pub struct Config {
     pub events: bool,
     /// Whether it has a replay socket.
     pub replay: bool,
-    /// Whether requests reach its rank by a header, its address being that of other ranks too.
+    /// Whether requests reach its rank by a header, its address being that of other ranks too. Its events are then
+    /// believed where they name that rank; else any rank is right that does not change.
     pub rank_by_header: bool,
     /// Roots to try beside the usual ones: values of `PYTHONHASHSEED`.
     pub roots: Vec<String>,
@@ -65,6 +66,7 @@ pub struct Counts {
     pub naming_misfits: u64,
     pub hidden_keys: u64,
     pub long_texts: u64,
+    pub stray_batches: u64,
 }
 
 impl Counts {

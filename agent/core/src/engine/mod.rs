@@ -4,7 +4,9 @@ mod checks;
 mod config;
 mod kept;
 mod portrait;
+mod ranks;
 mod renaming;
+mod replay;
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +17,11 @@ pub use config::{Config, Counts, TIER_WEIGHTS};
 pub use kept::{Outcome, Restored};
 pub use portrait::Models;
 use portrait::Portrait;
+use ranks::Ranks;
 use renaming::Renaming;
 
 use crate::{
-    decode::{Batch, DecodeError, Event, Message, Replayed},
+    decode::{Batch, DecodeError, Event, Message},
     domain::{Fit, Learnt},
     load::Metrics,
     mirror::Mirror,
@@ -50,6 +53,7 @@ pub struct Engine {
     mirror: Mirror,
     portrait: Portrait,
     renaming: Renaming,
+    ranks: Ranks,
     load: Option<(Load, Instant)>,
     /// Whether the mirror has all that the engine holds, or will have once its history is through.
     is_whole: bool,
@@ -80,6 +84,7 @@ impl Engine {
             mirror: Mirror::of(config.copies),
             portrait: Portrait::new(&config, now, unix_ms),
             renaming: Renaming::default(),
+            ranks: Ranks::new(&config),
             load: None,
             is_whole: false,
             heard: None,
@@ -186,6 +191,7 @@ impl Engine {
     pub fn on_disconnected(&mut self, now: Instant, unix_ms: u64) {
         self.unconnected = Some(now);
         self.checks.on_disconnected();
+        self.ranks.on_disconnected();
         let outputs = self.sequence.on_disconnected(now);
         self.follow(outputs, now, unix_ms);
     }
@@ -203,54 +209,14 @@ impl Engine {
     /// Frames that are not vLLM's, which are counted and otherwise ignored: they have no number that could be missed.
     pub fn on_frames(&mut self, frames: Vec<Vec<u8>>, now: Instant, unix_ms: u64) -> Result<(), DecodeError> {
         let message = Message::live(frames).inspect_err(|it| self.counts.undecodable(*it))?;
-        self.portrait.on_heard();
         // What is heard has a connection, whatever was said of others.
         self.unconnected = None;
+        if self.is_stray(&message, now) {
+            return Ok(());
+        }
         let outputs = self.sequence.on_live(message);
         self.follow(outputs, now, unix_ms);
         Ok(())
-    }
-
-    /// A message came from its replay socket, in answer to the request of that id.
-    ///
-    /// # Errors
-    ///
-    /// Frames that are no such answer; the rest of the answer goes on.
-    pub fn on_replay(
-        &mut self,
-        id: u64,
-        frames: Vec<Vec<u8>>,
-        now: Instant,
-        unix_ms: u64,
-    ) -> Result<(), DecodeError> {
-        let replayed = Replayed::from_frames(frames).inspect_err(|it| self.counts.undecodable(*it))?;
-        self.portrait.on_heard();
-        if replayed == Replayed::End && self.sequence.is_asking_for(id) {
-            self.counts.replays += 1;
-            self.checks.on_replayed();
-        }
-        let outputs = self.sequence.on_replayed(id, replayed);
-        self.follow(outputs, now, unix_ms);
-        Ok(())
-    }
-
-    /// Its replay socket does not answer, or not any further.
-    pub fn on_replay_failed(&mut self, id: u64, reason: &str, now: Instant, unix_ms: u64) {
-        if !self.sequence.is_asking_for(id) {
-            return;
-        }
-        self.counts.failed_replays += 1;
-        self.checks.on_failed(now);
-        let outputs = self.sequence.on_replay_failed(id);
-        self.follow(outputs, now, unix_ms);
-        if self.sequence.last().is_none() {
-            self.on_events_failed(
-                format!("its replay socket does not answer, or not to the end: {reason}"),
-                "give the engine a replay_endpoint (`kvpick-agent engine-args` prints it), or leave `replay` out \
-                 of the agent's configuration"
-                    .to_owned(),
-            );
-        }
     }
 
     // === Its API ===

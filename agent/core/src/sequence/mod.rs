@@ -6,6 +6,7 @@
 //! batch that we know (its time and content, to the byte) that it is still the same publisher.
 
 mod asking;
+mod offered;
 mod output;
 mod recent;
 mod restored;

@@ -12,18 +12,24 @@ pub(crate) struct Wire {
     id: u64,
     /// Whether hashes are bytes, or integers.
     bytes: bool,
+    rank: u8,
     next: u64,
     copies: BTreeMap<u64, u32>,
 }
 
 impl Wire {
     pub(crate) fn new(id: u64) -> Self {
-        Self { id, bytes: false, next: 0, copies: BTreeMap::new() }
+        Self { id, bytes: false, rank: 0, next: 0, copies: BTreeMap::new() }
     }
 
     /// The same with hashes of 32 bytes.
     pub(crate) fn in_bytes(self) -> Self {
         Self { bytes: true, ..self }
+    }
+
+    /// The same of another data-parallel rank, below 128.
+    pub(crate) fn of_rank(self, rank: u8) -> Self {
+        Self { rank, ..self }
     }
 
     pub(crate) fn held(&self) -> BTreeSet<(Place, BlockKey)> {
@@ -40,7 +46,7 @@ impl Wire {
 
     /// Another process, with nothing in it.
     pub(crate) fn restart(&mut self) {
-        *self = Self { bytes: self.bytes, ..Self::new(self.id + 1_000) };
+        *self = Self { bytes: self.bytes, rank: self.rank, ..Self::new(self.id + 1_000) };
     }
 
     /// Batches that nobody hears.
@@ -121,7 +127,7 @@ impl Wire {
         int(&mut payload, self.id);
         payload.push(0x91);
         payload.extend_from_slice(event);
-        payload.push(0x00);
+        payload.push(self.rank);
         vec![b"topic".to_vec(), number.to_be_bytes().to_vec(), payload]
     }
 }
