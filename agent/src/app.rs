@@ -22,7 +22,8 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 
 use crate::{
-    config::{Config, EngineConfig},
+    config::{Config, EngineConfig, Source},
+    discover::Discovery,
     engine::drive,
     metrics, publish, scrape,
     shared::{Shared, now},
@@ -64,7 +65,11 @@ impl App {
             let core = engine::Config {
                 name: config.name,
                 events: config.events.is_some(),
-                replay: config.events.as_ref().is_some_and(|it| it.replay.is_some()),
+                // Where the engine is asked, it is taken to have one until it says otherwise.
+                replay: config
+                    .events
+                    .as_ref()
+                    .is_some_and(|it| it.replay.is_some() || it.source == Source::Discover),
                 rank_by_header: config.rank_by_header,
                 roots: config.roots.clone(),
                 copies: config.copies,
@@ -83,10 +88,12 @@ impl App {
         metrics::register(&registry, Arc::clone(&shared)).context("metrics")?;
         let client = scrape::client().context("HTTP client")?;
         for (handle, config, opened) in engines {
+            let discovery = opened.as_ref().and_then(|it| it.target.clone()).map(Discovery::new);
             let events = opened.map(Opened::run).transpose().context("a thread for an engine's events")?;
             tasks.spawn("engine", drive(Arc::clone(&shared), handle, events, drain.clone()));
             let first = ready.hold(format!("first answer of {}", config.api));
-            let task = scrape::run(Arc::clone(&shared), handle, config, client.clone(), first, drain.clone());
+            let (client, ends) = (client.clone(), (first, drain.clone()));
+            let task = scrape::run(Arc::clone(&shared), handle, config, client, discovery, ends);
             tasks.spawn("scrape", task);
         }
         let servers =

@@ -1,12 +1,17 @@
 //! The agent's configuration: one YAML file, every field below. `kvpick-agent check-config` reports all mistakes at
 //! once.
 
+pub(crate) mod endpoints;
+mod words;
+
 use std::{collections::BTreeMap, net::SocketAddr};
 
-use kvpick_agent_core::{engine::TIER_WEIGHTS, mirror::Copies};
+use kvpick_agent_core::mirror::Copies;
 use kvpick_proto::words::{ReplicaName, Tier};
 use kvpick_service::logs::LogConfig;
 use serde::{Deserialize, Serialize};
+
+pub use words::{CopiesWord, Switch, TierWeights};
 
 /// The whole file, as it is written.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -20,7 +25,7 @@ pub struct File {
     /// Health, readiness, metrics and status over HTTP, for operators. Port 0 lets the system choose.
     #[serde(default = "default_admin")]
     pub admin: String,
-    /// The engines of this node, one entry for each data-parallel rank.
+    /// The engines of this node.
     #[serde(default)]
     pub engines: Vec<EngineEntry>,
     /// Logs.
@@ -34,9 +39,13 @@ pub struct File {
 pub struct EngineEntry {
     /// Where clients reach it, `ip:port`, exactly as Envoy and the servers' configuration know it.
     pub address: String,
-    /// Its data-parallel rank. Ranks behind one address have an entry each.
+    /// Its data-parallel rank. Ranks behind one address have an entry each, or one entry with `ranks`.
     #[serde(default)]
     pub rank: u32,
+    /// How many ranks, from `rank` on, share the address. The entry then stands for all of them, and the ports of
+    /// `subscribe`, `listen` and `replay` are those of rank 0: as vLLM does, the rank is added to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<u32>,
     /// Where its HTTP API is read (`/metrics`, `/version`, `/v1/models`). By default `http://` and the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api: Option<String>,
@@ -44,7 +53,8 @@ pub struct EngineEntry {
     #[serde(default)]
     pub events: Switch,
     /// Where its events are published, for an engine that binds: `tcp://host:port`, or `ipc:///path` for a socket in a
-    /// folder that both see. This or `listen`.
+    /// folder that both see. Or `discover`: its API is asked (vLLM 0.31 and later), for `replay` and `topic` too. This
+    /// or `listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subscribe: Option<String>,
     /// Where this agent waits for its events, for an engine that connects: `tcp://127.0.0.1:port`. Loopback only, as
@@ -72,88 +82,6 @@ pub struct EngineEntry {
     pub tier_weights: TierWeights,
 }
 
-/// See [`EngineEntry::copies`].
-#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(transparent)]
-pub struct CopiesWord(String);
-
-impl Default for CopiesWord {
-    fn default() -> Self {
-        Self("guarded".to_owned())
-    }
-}
-
-impl CopiesWord {
-    fn meaning(&self) -> Option<Copies> {
-        match self.0.as_str() {
-            "guarded" => Some(Copies::Guarded),
-            "set" => Some(Copies::Set),
-            _ => None,
-        }
-    }
-}
-
-/// See [`EngineEntry::tier_weights`].
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct TierWeights {
-    /// In the engine's own memory.
-    pub gpu: f32,
-    /// In the host's memory, whence a block is copied faster than it is computed.
-    pub cpu: f32,
-    /// On a disk or behind a network, whence it is not much faster.
-    pub storage: f32,
-}
-
-impl Default for TierWeights {
-    fn default() -> Self {
-        let of = |tier| TIER_WEIGHTS.iter().find(|it| it.0 == tier).map_or(0.0, |it| it.1);
-        Self { gpu: of(Tier::Gpu), cpu: of(Tier::Cpu), storage: of(Tier::Storage) }
-    }
-}
-
-/// `on` or `off`, or what YAML 1.1 makes of these words.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(from = "Word", into = "&'static str")]
-pub enum Switch {
-    /// Yes.
-    #[default]
-    On,
-    /// No.
-    Off,
-    /// Neither word; reported with the other mistakes.
-    Unknown,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Word {
-    Bool(bool),
-    Text(String),
-}
-
-impl From<Word> for Switch {
-    fn from(word: Word) -> Self {
-        match word {
-            Word::Bool(true) => Self::On,
-            Word::Bool(false) => Self::Off,
-            Word::Text(text) if text == "on" => Self::On,
-            Word::Text(text) if text == "off" => Self::Off,
-            Word::Text(_) => Self::Unknown,
-        }
-    }
-}
-
-impl From<Switch> for &'static str {
-    fn from(it: Switch) -> Self {
-        match it {
-            Switch::On => "on",
-            Switch::Off => "off",
-            Switch::Unknown => "unknown",
-        }
-    }
-}
-
 /// The same, checked.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -176,6 +104,8 @@ pub struct EngineConfig {
     pub name: ReplicaName,
     /// Whether other ranks have the same address.
     pub rank_by_header: bool,
+    /// How many ranks of its address there are here.
+    pub ranks: u32,
     /// Base of its API, without a slash at the end.
     pub api: String,
     /// How its events are had; `None` where they are off.
@@ -211,10 +141,13 @@ impl EventsConfig {
         replay: Option<String>,
         topic: String,
     ) -> Result<Self, Mistakes> {
+        let mut mistakes = Mistakes(Vec::new());
+        if subscribe.as_deref() == Some(DISCOVER) {
+            mistakes.add("record.subscribe", "there is no API to ask; give the endpoint itself");
+        }
         let address = "127.0.0.1:1".to_owned();
         let entry = EngineEntry { address, subscribe, listen, replay, topic, ..EngineEntry::default() };
-        let mut mistakes = Mistakes(Vec::new());
-        let checked = entry.check("record", &mut mistakes);
+        let checked = entry.check("record", &mut mistakes).pop();
         checked.and_then(|it| it.events).filter(|_| mistakes.0.is_empty()).ok_or(mistakes)
     }
 }
@@ -226,6 +159,8 @@ pub enum Source {
     Subscribe(String),
     /// The engine to the agent, there.
     Listen(String),
+    /// The agent to the engine, where its API says.
+    Discover,
 }
 
 /// One thing that is wrong, with its field and what to do.
@@ -267,28 +202,29 @@ impl File {
             mistakes.add("admin", format!("`{}` is not `ip:port`, such as 127.0.0.1:9005", self.admin));
         }
         let mut engines: Vec<EngineConfig> = Vec::new();
+        // The entry that each of them is from.
+        let mut entries = Vec::new();
         for (index, entry) in self.engines.iter().enumerate() {
             engines.extend(entry.check(&format!("engines[{index}]"), &mut mistakes));
+            entries.resize(engines.len(), index);
         }
         let mut seen = BTreeMap::new();
-        for (index, entry) in self.engines.iter().enumerate() {
-            if let Some(first) = seen.insert((&entry.address, entry.rank), index) {
-                let what =
-                    format!("address and rank are those of engines[{first}]; give each rank its own entry");
+        for (engine, index) in engines.iter().zip(&entries) {
+            let first = *seen.entry(engine.name).or_insert(*index);
+            if first != *index {
+                let what = format!(
+                    "address and rank {} are those of engines[{first}]; name each rank once",
+                    engine.name.rank
+                );
                 mistakes.add(&format!("engines[{index}].address"), what);
             }
         }
-        let mut listening = BTreeMap::new();
-        for (index, entry) in self.engines.iter().enumerate() {
-            let fixed = entry.listen.as_ref().filter(|it| !it.ends_with(":0"));
-            if let Some(first) = fixed.and_then(|it| listening.insert(it, index)) {
-                let what = format!("is that of engines[{first}]; give each engine its own port");
-                mistakes.add(&format!("engines[{index}].listen"), what);
-            }
-        }
-        let shared: Vec<_> = engines.iter().map(|it| it.name.address).collect();
+        endpoints::check_shared(&engines, &entries, &mut mistakes);
+        let mut ranks: BTreeMap<SocketAddr, u32> = BTreeMap::new();
+        engines.iter().for_each(|it| *ranks.entry(it.name.address).or_default() += 1);
         for engine in &mut engines {
-            engine.rank_by_header = shared.iter().filter(|it| **it == engine.name.address).count() > 1;
+            engine.ranks = ranks[&engine.name.address];
+            engine.rank_by_header |= engine.ranks > 1;
         }
         match admin {
             Some(admin) if mistakes.0.is_empty() => Ok(Config {
@@ -304,7 +240,7 @@ impl File {
 }
 
 impl EngineEntry {
-    fn check(&self, path: &str, mistakes: &mut Mistakes) -> Option<EngineConfig> {
+    fn check(&self, path: &str, mistakes: &mut Mistakes) -> Vec<EngineConfig> {
         let field = |name: &str| format!("{path}.{name}");
         let address: Option<SocketAddr> = self.address.parse().ok();
         if address.is_none() {
@@ -315,36 +251,9 @@ impl EngineEntry {
         if !api.starts_with("http://") {
             mistakes.add(&field("api"), format!("`{api}` is not `http://host:port`"));
         }
-        let endpoints = [("subscribe", &self.subscribe), ("listen", &self.listen), ("replay", &self.replay)];
-        for (name, endpoint) in endpoints {
-            let Some(endpoint) = endpoint else { continue };
-            if name != "listen" && endpoint.strip_prefix("ipc://").is_some_and(|it| it.starts_with('/')) {
-                if self.rank > 0 {
-                    let what = format!("`{endpoint}`: vLLM has ipc for rank 0 only; use tcp://host:port");
-                    mistakes.add(&field(name), what);
-                }
-                continue;
-            }
-            match endpoint.strip_prefix("tcp://").and_then(host_and_port) {
-                None => mistakes
-                    .add(&field(name), format!("`{endpoint}` is not `tcp://host:port`{}", or_ipc(name))),
-                Some((host, _)) if host.contains('*') => {
-                    let what = format!(
-                        "`{endpoint}` names no host; write the address at which the engine is reached"
-                    );
-                    mistakes.add(&field(name), what);
-                }
-                Some((_, 0)) if name != "listen" => {
-                    mistakes.add(&field(name), format!("`{endpoint}` names no port"));
-                }
-                Some((host, _)) if name == "listen" && !is_loopback(host) => {
-                    let what = format!("`{endpoint}` can be reached by others; use tcp://127.0.0.1:port");
-                    mistakes.add(&field(name), what);
-                }
-                Some(_) => (),
-            }
-        }
+        self.check_endpoints(field, mistakes);
         let source = match (&self.subscribe, &self.listen) {
+            (Some(it), None) if it == DISCOVER => Some(Source::Discover),
             (Some(it), None) => Some(Source::Subscribe(it.clone())),
             (None, Some(it)) => Some(Source::Listen(it.clone())),
             _ => None,
@@ -376,22 +285,33 @@ impl EngineEntry {
                 mistakes.add(&field(&format!("tier_weights.{name}")), what);
             }
         }
-        Some(EngineConfig {
-            name: ReplicaName { address: address?, rank: self.rank },
-            rank_by_header: false,
+        let (Some(address), Some(copies)) = (address, copies) else { return Vec::new() };
+        let of_rank = |rank| EngineConfig {
+            name: ReplicaName { address, rank },
+            rank_by_header: self.ranks.is_some(),
+            ranks: 1,
             api: api.trim_end_matches('/').to_owned(),
-            events,
+            events: events
+                .as_ref()
+                .map(|it| if self.ranks.is_some() { it.of_rank(rank) } else { it.clone() }),
             roots: self.roots.clone(),
-            copies: copies?,
+            copies,
             tier_weights: [(Tier::Gpu, gpu), (Tier::Cpu, cpu), (Tier::Storage, storage)],
-        })
+        };
+        self.all_ranks().map(of_rank).collect()
+    }
+
+    /// The ranks that this entry stands for; never more than there may be.
+    fn all_ranks(&self) -> impl Iterator<Item = u32> {
+        (0..self.ranks.unwrap_or(1).min(MOST_RANKS)).filter_map(|it| self.rank.checked_add(it))
     }
 }
 
-/// What else an endpoint may be: whatever the agent connects to may be a Unix socket.
-fn or_ipc(field: &str) -> &'static str {
-    if field == "listen" { "" } else { " or `ipc:///path`" }
-}
+/// What `subscribe` says where the engine's API is to be asked.
+const DISCOVER: &str = "discover";
+
+/// Most data-parallel ranks of an entry.
+const MOST_RANKS: u32 = 1_024;
 
 /// All that is wrong.
 #[derive(Debug)]

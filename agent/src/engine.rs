@@ -87,6 +87,10 @@ fn hear(engine: &mut Engine, heard: Heard, now: std::time::Instant, unix_ms: u64
             engine.on_disconnected(now, unix_ms);
             Ok(())
         }
+        Heard::Found { replay } => {
+            engine.set_replay(replay, now, unix_ms);
+            Ok(())
+        }
         Heard::Failed(reason, remedy) => {
             let reason = format!("the socket for its events can't be had: {reason}");
             engine.on_events_failed(reason, remedy.to_owned());

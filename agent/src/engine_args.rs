@@ -7,6 +7,9 @@ use crate::config::{Config, EngineConfig, Source, host_and_port, is_loopback};
 /// Batches that the engine keeps for its replay socket: with one batch per scheduler step, minutes.
 const BUFFER_STEPS: u32 = 10_000;
 
+/// What vLLM since 0.31 takes for its own address and a port that the system chooses; it has to be these very letters.
+const ANY_PORT: &str = "tcp://*:0";
+
 /// The environment and the flags of `vllm serve` for each engine, or for the one at `only` (an address), as text for
 /// a shell.
 ///
@@ -22,16 +25,31 @@ pub fn engine_args(config: &Config, only: Option<&str>) -> Result<String, String
             None => "no engine is in the configuration".to_owned(),
         });
     }
-    Ok(engines.into_iter().map(one).collect::<Vec<_>>().join("\n"))
+    let mut all: Vec<(&EngineConfig, String)> = Vec::new();
+    for engine in engines {
+        let flags = flags(engine);
+        // Ranks of one process have the same flags.
+        if all.iter().all(|(it, known)| it.name.address != engine.name.address || *known != flags) {
+            all.push((engine, flags));
+        }
+    }
+    let one = |(engine, flags): (&EngineConfig, String)| format!("# engine {}\n{flags}", engine.name);
+    Ok(all.into_iter().map(one).collect::<Vec<_>>().join("\n"))
 }
 
-fn one(engine: &EngineConfig) -> String {
-    let mut text = format!("# engine {}\n", engine.name);
+fn flags(engine: &EngineConfig) -> String {
+    let mut text = String::new();
     let Some(events) = &engine.events else {
         text.push_str("# its events are off: no flags are needed\n");
         return text;
     };
+    let discovers = events.source == Source::Discover;
     let endpoint = match &events.source {
+        Source::Discover => {
+            text.push_str("# the system chooses its ports, and its API tells them (vLLM 0.31 and later); it binds the\n");
+            text.push_str("# address in VLLM_HOST_IP\n");
+            ANY_PORT.to_owned()
+        }
         Source::Subscribe(endpoint) if endpoint.starts_with("ipc://") => {
             text.push_str("# it binds a Unix socket for its events, and the agent connects\n");
             endpoint.clone()
@@ -62,16 +80,28 @@ fn one(engine: &EngineConfig) -> String {
         "publisher": "zmq",
         "endpoint": endpoint,
     });
+    if discovers {
+        settings["replay_endpoint"] = ANY_PORT.into();
+    }
     if let Some(replay) = &events.replay {
         text.push_str("# it binds its replay endpoint, whoever connects to whom for events\n");
         settings["replay_endpoint"] = replay_endpoint(replay, engine).into();
     }
     settings["topic"] = events.topic.clone().into();
     settings["buffer_steps"] = BUFFER_STEPS.into();
-    if engine.name.rank > 0 {
+    if engine.rank_by_header && engine.ranks > 1 {
+        text.push_str(&format!(
+            "# {} data-parallel ranks behind one address: --data-parallel-size\n",
+            engine.ranks
+        ));
+    }
+    if !discovers && (engine.rank_by_header || engine.name.rank > 0) {
         text.push_str("# vLLM adds its rank to every port named here\n");
     }
     let seed = engine.roots.first().map_or("0", String::as_str);
+    if discovers {
+        text.push_str(&format!("VLLM_HOST_IP={} ", engine.name.address.ip()));
+    }
     text.push_str(&format!("PYTHONHASHSEED={} vllm serve MODEL \\\n", quoted(seed)));
     text.push_str("  --enable-prefix-caching --prefix-caching-hash-algo sha256_cbor \\\n");
     text.push_str("  --enable-prompt-tokens-details \\\n");

@@ -8,6 +8,7 @@
 //! bug reports.
 
 pub mod config;
+mod discover;
 pub mod engine_args;
 
 pub mod app;

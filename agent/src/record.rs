@@ -161,6 +161,8 @@ impl Recorder {
                 tracing::info!("disconnected");
                 Ok(())
             }
+            // Said of endpoints that an engine's API tells, of which there are none here.
+            Heard::Found { .. } => Ok(()),
             Heard::Failed(reason, remedy) => {
                 tracing::warn!(reason, remedy, "the socket for its events can't be had");
                 Ok(())

@@ -9,11 +9,12 @@ use std::{
 use kvpick_agent_core::{engine::Models, load::Metrics};
 use kvpick_proto::words::{Adapter, EngineStatus, Handle};
 use kvpick_service::{drain::Drain, ready::Hold};
-use reqwest::Client;
+use reqwest::{Client, StatusCode};
 use serde::Deserialize;
 
 use crate::{
     config::EngineConfig,
+    discover::Discovery,
     shared::{Shared, now},
 };
 
@@ -50,8 +51,8 @@ pub(crate) async fn run(
     handle: Handle,
     config: EngineConfig,
     client: Client,
-    first: Hold,
-    drain: Drain,
+    mut discovery: Option<Discovery>,
+    (first, drain): (Hold, Drain),
 ) {
     let mut first = Some(first);
     let mut asked_models = None;
@@ -61,6 +62,14 @@ pub(crate) async fn run(
             () = drain.started() => return,
             it = once(&shared, handle, &config, &client, &mut asked_models, &mut is_up) => it,
         };
+        if is_up && let Some(discovery) = &mut discovery {
+            let process = process(&shared, handle);
+            tokio::select! {
+                () = drain.started() => return,
+                () = discovery.look(&shared, handle, &config, &client, process) => (),
+            }
+        }
+        let working = working || discovery.as_ref().is_some_and(Discovery::is_pending);
         first.take();
         let pause = match (is_up, working) {
             (false, _) => DOWN,
@@ -77,6 +86,13 @@ pub(crate) async fn run(
             } => (),
         }
     }
+}
+
+/// What tells the engine's process from the next one.
+fn process(shared: &Shared, handle: Handle) -> String {
+    let state = shared.lock();
+    let engine = state.node.engines().get(&handle);
+    engine.map(|it| it.provisional_description().incarnation.clone()).unwrap_or_default()
 }
 
 /// One round; returns whether the engine works.
@@ -188,10 +204,13 @@ fn models(list: ModelList) -> Models {
     all
 }
 
-struct Failed {
-    text: String,
+/// Why there is no answer.
+pub(crate) struct Failed {
+    pub(crate) text: String,
     /// Whether nothing listens there.
     refused: bool,
+    /// Whether there is no such route.
+    pub(crate) is_absent: bool,
 }
 
 impl From<reqwest::Error> for Failed {
@@ -207,19 +226,26 @@ impl From<reqwest::Error> for Failed {
         } else {
             cause.map_or_else(|| error.to_string(), ToString::to_string)
         };
-        Self { text, refused }
+        Self { text, refused, is_absent: false }
     }
 }
 
-async fn get(client: &Client, url: &str) -> Result<String, Failed> {
+/// Asks, for at most [`TIMEOUT`] and [`MAX_BODY`].
+pub(crate) async fn get(client: &Client, url: &str) -> Result<String, Failed> {
     let mut response = client.get(url).send().await?;
     if !response.status().is_success() {
-        return Err(Failed { text: format!("{url} answers {}", response.status()), refused: false });
+        let is_absent = response.status() == StatusCode::NOT_FOUND;
+        return Err(Failed {
+            text: format!("{url} answers {}", response.status()),
+            refused: false,
+            is_absent,
+        });
     }
     let mut body = Vec::new();
     while let Some(chunk) = response.chunk().await? {
         if body.len() + chunk.len() > MAX_BODY {
-            return Err(Failed { text: format!("{url} answers more than {MAX_BODY} bytes"), refused: false });
+            let text = format!("{url} answers more than {MAX_BODY} bytes");
+            return Err(Failed { text, refused: false, is_absent: false });
         }
         body.extend_from_slice(&chunk);
     }

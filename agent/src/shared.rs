@@ -11,6 +11,8 @@ use kvpick_agent_core::node::{Node, PeerId};
 use kvpick_proto::words::Handle;
 use tokio::sync::{Notify, watch};
 
+use crate::discover::Discovered;
+
 /// The agent's state. One lock, so that an announcement reaches every stream at once; what is done under it is
 /// computing only, and takes a millisecond or two at most.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) struct State {
     pub(crate) node: Node,
     pub(crate) servers: BTreeMap<SocketAddr, Server>,
     pub(crate) scrapes: BTreeMap<Handle, Scrapes>,
+    /// What engines say themselves of where their events are.
+    pub(crate) discovered: BTreeMap<Handle, Discovered>,
 }
 
 /// How many scrapes there were.

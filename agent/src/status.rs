@@ -9,17 +9,25 @@ use kvpick_proto::{
 };
 use serde_json::{Value, json};
 
-use crate::shared::{Server, State};
+use crate::{
+    discover::Discovered,
+    shared::{Server, State},
+};
 
 /// All of it.
 pub(crate) fn status(node: &str, state: &State, now: Instant) -> Value {
-    let engines: Vec<_> = state.node.engines().values().map(|it| engine(it, now)).collect();
+    let engines: Vec<_> = state
+        .node
+        .engines()
+        .iter()
+        .map(|(handle, it)| engine(it, state.discovered.get(handle), now))
+        .collect();
     let servers: Vec<_> =
         state.servers.iter().map(|(address, it)| server(&address.to_string(), it, state)).collect();
     json!({ "node": node, "engines": engines, "servers": servers })
 }
 
-fn engine(engine: &Engine, now: Instant) -> Value {
+fn engine(engine: &Engine, discovered: Option<&Discovered>, now: Instant) -> Value {
     let it = engine.provisional_description();
     let (complete, partial_since_ms) = match it.completeness {
         Completeness::Complete => (true, None),
@@ -30,6 +38,13 @@ fn engine(engine: &Engine, now: Instant) -> Value {
         "rank": it.name.rank,
         "incarnation": it.incarnation,
         "events": events(&it.events),
+        "discovered": discovered.map(|it| json!({
+            "endpoint": it.endpoints.events,
+            "replay_endpoint": it.endpoints.replay,
+            "topic": it.endpoints.topic,
+            "ranks": it.ranks,
+            "note": it.note,
+        })),
         "applied": engine.announced(),
         "blocks": engine.mirror().len(),
         "copies": engine.mirror().gpu_copies(),

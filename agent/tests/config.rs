@@ -25,7 +25,7 @@ fn engines(engines: &str) -> String {
 #[test]
 fn the_example_is_right_and_has_every_field() {
     let config = check(EXAMPLE).unwrap();
-    assert_eq!(config.engines.len(), 3);
+    assert_eq!(config.engines.len(), 8);
     assert_eq!(config.engines[0].name.to_string(), "127.0.0.1:8000");
     let events = config.engines[0].events.as_ref().unwrap();
     assert_eq!(events.source, Source::Subscribe("tcp://127.0.0.1:5557".to_owned()));
@@ -248,7 +248,7 @@ fn the_program_prints_the_example() {
 #[test]
 fn the_program_prints_the_flags_of_one_engine_or_of_all() {
     let (code, all, _) = command(&["engine-args"], EXAMPLE);
-    assert_eq!((code, all.matches("vllm serve").count()), (Some(0), 2), "{all}");
+    assert_eq!((code, all.matches("vllm serve").count()), (Some(0), 4), "{all}");
     let (_, one, _) = command(&["engine-args", "--engine", "127.0.0.1:8001"], EXAMPLE);
     assert_eq!(one.matches("# engine").count(), 1, "{one}");
     assert_eq!(settings(&one)["endpoint"], "tcp://127.0.0.1:5657");

@@ -373,6 +373,6 @@ const MOST_RANKS: u32 = 1_024;
 impl ReplicaConfig {
     /// The ranks that this entry stands for; never more than there may be.
     fn all_ranks(&self) -> impl Iterator<Item = u32> {
-        (self.rank..).take(self.ranks.unwrap_or(1).min(MOST_RANKS) as usize)
+        (0..self.ranks.unwrap_or(1).min(MOST_RANKS)).filter_map(|it| self.rank.checked_add(it))
     }
 }

@@ -3,6 +3,7 @@
 mod connections;
 mod replay;
 mod room;
+mod told;
 
 use std::{
     sync::{
@@ -19,6 +20,7 @@ use zmq::{Context, PollItem, Socket, SocketType};
 use crate::config::{EventsConfig, Source};
 use connections::Connections;
 use room::{Room, Taken};
+pub(crate) use told::{Endpoints, Target};
 
 /// Messages between the sockets and the engine's task, and their bytes. When either is too many the threads wait,
 /// libzmq's own queue fills, then the publisher's, and then the publisher drops messages, which shows as a gap.
@@ -61,6 +63,10 @@ pub(crate) enum Heard {
     Connected,
     Disconnected,
     Message(Vec<Vec<u8>>),
+    /// It is known where to subscribe, and whether earlier events can be had again.
+    Found {
+        replay: bool,
+    },
     /// The subscription can't be had, for now: why, and what to do.
     Failed(String, &'static str),
     Replay(u64, Vec<Vec<u8>>),
@@ -98,6 +104,8 @@ pub(crate) struct Sockets {
     context: Context,
     stop: Arc<AtomicBool>,
     replay: Option<String>,
+    /// Or where that is known by.
+    target: Option<Target>,
     /// The replay request in force.
     current: Arc<AtomicU64>,
     into: Into,
@@ -117,6 +125,8 @@ pub(crate) struct Opened {
     context: Context,
     events: EventsConfig,
     socket: Result<(Socket, Socket), zmq::Error>,
+    /// Whoever finds out where to subscribe says so here; `None` where that is configured.
+    pub(crate) target: Option<Target>,
 }
 
 impl Opened {
@@ -124,7 +134,8 @@ impl Opened {
     pub(crate) fn open(events: &EventsConfig) -> Self {
         let context = Context::new();
         let socket = subscribe(&context, events);
-        Self { context, events: events.clone(), socket }
+        let target = (events.source == Source::Discover).then(Target::default);
+        Self { context, events: events.clone(), socket, target }
     }
 
     /// Where it listens, if it does: the port may have been chosen by the system.
@@ -150,6 +161,7 @@ impl Opened {
             context: Context::new(),
             stop: Arc::clone(&stop),
             replay: self.events.replay.clone(),
+            target: self.target.clone(),
             current: Arc::new(AtomicU64::new(0)),
             into: into.clone(),
             items,
@@ -159,7 +171,10 @@ impl Opened {
             // However this thread ends, this is dropped.
             let _alive: oneshot::Sender<()> = alive;
             // Ends when it is stopped, or when nobody listens any more.
-            let _ended = listen(self, &into, &stop);
+            let _ended = match &self.target {
+                Some(target) => told::listen(target, &into, &stop),
+                None => listen(self, &into, &stop),
+            };
         })?;
         Ok(sockets)
     }
@@ -182,7 +197,8 @@ impl Sockets {
     ///
     /// The system has no thread to give.
     pub(crate) fn replay(&self, request: ReplayRequest) -> std::io::Result<()> {
-        let Some(endpoint) = self.replay.clone() else { return Ok(()) };
+        let told = || self.target.as_ref().and_then(Target::replay);
+        let Some(endpoint) = self.replay.clone().or_else(told) else { return Ok(()) };
         self.current.store(request.id, Ordering::Relaxed);
         let (context, into) = (self.context.clone(), self.into.clone());
         let (stop, current) = (Arc::clone(&self.stop), Arc::clone(&self.current));
@@ -195,7 +211,7 @@ impl Sockets {
 /// The subscription, and the monitor of its connections.
 fn subscribe(context: &Context, events: &EventsConfig) -> Result<(Socket, Socket), zmq::Error> {
     let socket = context.socket(SocketType::SUB)?;
-    socket.set_ipv6(false)?;
+    socket.set_ipv6(matches!(&events.source, Source::Subscribe(it) if it.contains('[')))?;
     socket.set_linger(0)?;
     socket.set_rcvhwm(HIGH_WATER)?;
     socket.set_maxmsgsize(MAX_FRAME)?;
@@ -213,6 +229,8 @@ fn subscribe(context: &Context, events: &EventsConfig) -> Result<(Socket, Socket
     match &events.source {
         Source::Subscribe(endpoint) => socket.connect(endpoint)?,
         Source::Listen(endpoint) => socket.bind(endpoint)?,
+        // It will be told where to go.
+        Source::Discover => (),
     }
     Ok((socket, monitor))
 }
@@ -221,22 +239,34 @@ fn subscribe(context: &Context, events: &EventsConfig) -> Result<(Socket, Socket
 enum End {
     Stopped,
     Failed(zmq::Error),
-    /// It has no connection, and may never have one again.
+    /// It has no connection, and may never have one again, or should not.
     Alone,
+}
+
+/// How a subscription comes to its connections.
+#[derive(Clone, Copy)]
+enum Manner<'a> {
+    /// Whoever connects to a bound socket does so again by itself.
+    Bound,
+    Connects,
+    /// It connects once, and only while this is where to go.
+    Told(&'a Target, told::Version),
 }
 
 fn listen(mut opened: Opened, into: &Into, stop: &AtomicBool) -> Result<(), Gone> {
     let remedy = match opened.events.source {
         Source::Subscribe(_) => "check `subscribe` in the agent's configuration",
-        Source::Listen(_) => {
+        Source::Listen(_) | Source::Discover => {
             "check that no other program has the port of `listen` in the agent's configuration"
         }
     };
-    // Whoever connects to a bound socket does so again by itself.
-    let renews = matches!(opened.events.source, Source::Subscribe(_));
+    let manner = match opened.events.source {
+        Source::Subscribe(_) => Manner::Connects,
+        Source::Listen(_) | Source::Discover => Manner::Bound,
+    };
     while !stop.load(Ordering::Relaxed) {
         let error = match &opened.socket {
-            Ok((socket, monitor)) => match hear(socket, monitor, renews, stop, into)? {
+            Ok((socket, monitor)) => match hear(socket, monitor, manner, stop, into)? {
                 End::Stopped => return Ok(()),
                 End::Failed(error) => Some(error),
                 End::Alone => None,
@@ -245,8 +275,7 @@ fn listen(mut opened: Opened, into: &Into, stop: &AtomicBool) -> Result<(), Gone
         };
         if let Some(error) = error {
             into.send(Heard::Failed(error.to_string(), remedy))?;
-            let looks = BIND_AGAIN.as_millis() / LOOK.as_millis();
-            (0..looks).take_while(|_| !stop.load(Ordering::Relaxed)).for_each(|_| std::thread::sleep(LOOK));
+            told::pause(BIND_AGAIN, stop);
         }
         // A context of its own, as the monitor's name is taken for as long as the old socket lingers.
         opened.context = Context::new();
@@ -259,7 +288,7 @@ fn listen(mut opened: Opened, into: &Into, stop: &AtomicBool) -> Result<(), Gone
 fn hear(
     socket: &Socket,
     monitor: &Socket,
-    renews: bool,
+    manner: Manner<'_>,
     stop: &AtomicBool,
     into: &Into,
 ) -> Result<End, Gone> {
@@ -277,14 +306,24 @@ fn hear(
             changes.extend(connections.on_event(&frames));
         }
         // What came before a disconnection belongs before it, what came after a connection after it.
-        if changes.iter().any(|it| matches!(it, Heard::Disconnected)) {
+        let lost = changes.iter().any(|it| matches!(it, Heard::Disconnected));
+        if lost {
             drain(socket, LEFT, into)?;
         }
         changes.into_iter().try_for_each(|it| into.send(it))?;
         drain(socket, AT_ONCE, into)?;
+        if let Manner::Told(target, version) = manner
+            && (lost || target.version() != version)
+        {
+            if !connections.is_empty() {
+                drain(socket, LEFT, into)?;
+                into.send(Heard::Disconnected)?;
+            }
+            return Ok(End::Alone);
+        }
         if !connections.is_empty() {
             alone = Instant::now();
-        } else if renews && alone.elapsed() >= RENEW_AFTER {
+        } else if !matches!(manner, Manner::Bound) && alone.elapsed() >= RENEW_AFTER {
             return Ok(End::Alone);
         }
     }

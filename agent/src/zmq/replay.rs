@@ -56,7 +56,7 @@ fn ask(
 ) -> Result<(), zmq::Error> {
     // Not REQ: that takes one answer to one request.
     let socket = context.socket(SocketType::DEALER)?;
-    socket.set_ipv6(false)?;
+    socket.set_ipv6(endpoint.contains('['))?;
     socket.set_linger(0)?;
     socket.set_rcvhwm(HIGH_WATER)?;
     socket.set_maxmsgsize(MAX_FRAME)?;

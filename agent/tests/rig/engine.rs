@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use axum::{Json, Router, routing::get};
-use serde_json::json;
+use axum::{Json, Router, http::StatusCode, routing::get};
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::LONG;
@@ -24,6 +24,8 @@ use wire::Wire;
 pub(crate) struct Api {
     pub(crate) address: SocketAddr,
     pub(crate) metrics: Arc<Mutex<String>>,
+    /// What it says of its events; `None` where it has no such route.
+    pub(crate) sources: Arc<Mutex<Option<Value>>>,
 }
 
 pub(crate) const METRICS: &str = "process_start_time_seconds 1\nvllm:num_requests_running 0\n";
@@ -34,7 +36,14 @@ impl Api {
         let address = listener.local_addr().unwrap();
         let metrics = Arc::new(Mutex::new(METRICS.to_owned()));
         let shown = Arc::clone(&metrics);
+        let sources: Arc<Mutex<Option<Value>>> = Arc::default();
+        let said = Arc::clone(&sources);
+        let event_sources = async move || {
+            let said = said.lock().unwrap().clone();
+            said.map(Json).ok_or((StatusCode::NOT_FOUND, Json(json!({"detail": "Not Found"}))))
+        };
         let router = Router::new()
+            .route("/kv_event_sources", get(event_sources))
             .route("/metrics", get(async move || shown.lock().unwrap().clone()))
             .route("/version", get(async || Json(json!({"version": "0.32.0"}))))
             .route(
@@ -47,7 +56,21 @@ impl Api {
                 }),
             );
         tokio::spawn(async move { axum::serve(listener, router).await });
-        Self { address, metrics }
+        Self { address, metrics, sources }
+    }
+
+    /// Says that its ranks publish there, in order.
+    pub(crate) fn publishes_at(&self, publishers: &[&Publisher]) {
+        let source = |(rank, it): (usize, &&Publisher)| {
+            let settings = json!({
+                "enable_kv_cache_events": true, "publisher": "zmq", "endpoint": it.endpoint(),
+                "replay_endpoint": it.replay, "buffer_steps": 10_000, "hwm": 100_000, "max_queue_size": 100_000,
+                "topic": "topic",
+            });
+            (rank.to_string(), settings)
+        };
+        let all: serde_json::Map<_, _> = publishers.iter().enumerate().map(source).collect();
+        *self.sources.lock().unwrap() = Some(Value::Object(all));
     }
 
     pub(crate) fn show(&self, metrics: &str) {
