@@ -20,7 +20,7 @@ pub(crate) struct Capture {
     pub(crate) requests: Vec<Recorded>,
     /// Topic, sequence, payload.
     pub(crate) frames: Vec<[Vec<u8>; 3]>,
-    metrics: String,
+    pub(crate) metrics: String,
 }
 
 /// One request of a recording.
