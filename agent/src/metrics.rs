@@ -40,6 +40,11 @@ struct Metrics {
     resets: IntCounterVec,
     rules: IntCounterVec,
     misfits: IntCounterVec,
+    hidden: IntCounterVec,
+    naming_translated: IntGaugeVec,
+    translated: IntCounterVec,
+    orphans: IntGaugeVec,
+    left_out: IntCounterVec,
     scrapes: IntCounterVec,
     server_connected: IntGaugeVec,
     server_streams: IntCounterVec,
@@ -83,6 +88,31 @@ impl Metrics {
             )?,
             rules: counter("engine_mirror_rules_total", "events settled by a rule", &["engine", "rule"])?,
             misfits: counter("engine_naming_misfits_total", "stores hashed in no known way", engine)?,
+            hidden: counter(
+                "engine_hidden_keys_total",
+                "stores with more in their hash than the engine announces",
+                engine,
+            )?,
+            naming_translated: gauge(
+                "engine_naming_translated",
+                "1 while the agent names the engine's blocks itself",
+                engine,
+            )?,
+            translated: counter(
+                "engine_translated_blocks_total",
+                "blocks that the agent could name",
+                engine,
+            )?,
+            orphans: gauge(
+                "engine_orphan_blocks",
+                "blocks kept aside until what they follow is known",
+                engine,
+            )?,
+            left_out: counter(
+                "engine_left_out_blocks_total",
+                "blocks that the agent could not name",
+                &["engine", "why"],
+            )?,
             scrapes: counter(
                 "engine_scrapes_total",
                 "times its metrics were asked for",
@@ -96,7 +126,7 @@ impl Metrics {
         })
     }
 
-    fn all(&self) -> [&dyn Collector; 22] {
+    fn all(&self) -> [&dyn Collector; 27] {
         [
             &self.engine_up,
             &self.events_live,
@@ -114,6 +144,11 @@ impl Metrics {
             &self.resets,
             &self.rules,
             &self.misfits,
+            &self.hidden,
+            &self.naming_translated,
+            &self.translated,
+            &self.orphans,
+            &self.left_out,
             &self.scrapes,
             &self.server_connected,
             &self.server_streams,
@@ -164,6 +199,16 @@ impl Metrics {
             count(&self.rules, &[name, "cut"], rules.cuts);
             count(&self.rules, &[name, "cleared_by_sleep"], counts.cleared_by_sleep);
             count(&self.misfits, &[name], counts.naming_misfits);
+            count(&self.hidden, &[name], counts.hidden_keys);
+            set(&self.naming_translated, description.is_translated().into());
+            let translation = engine.translation();
+            count(&self.translated, &[name], translation.translated);
+            set(&self.orphans, i64::try_from(translation.orphans).unwrap_or(i64::MAX));
+            count(&self.left_out, &[name, "extra_keys"], translation.left_out_extra_keys);
+            count(&self.left_out, &[name, "group"], translation.left_out_groups);
+            count(&self.left_out, &[name, "placeholder"], translation.left_out_placeholders);
+            count(&self.left_out, &[name, "hidden_keys"], translation.left_out_hidden_keys);
+            count(&self.left_out, &[name, "no_room"], translation.dropped);
             let scrapes = state.scrapes.get(handle).copied().unwrap_or_default();
             count(&self.scrapes, &[name, "good"], scrapes.good);
             count(&self.scrapes, &[name, "failed"], scrapes.failed);

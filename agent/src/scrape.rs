@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kvpick_agent_core::{engine::Models, load::Metrics};
+use kvpick_agent_core::{
+    engine::{Engine, Models},
+    load::Metrics,
+};
 use kvpick_proto::words::{Adapter, EngineStatus, Handle};
 use kvpick_service::{drain::Drain, ready::Hold};
 use reqwest::{Client, StatusCode};
@@ -29,6 +32,9 @@ const DOWN: Duration = Duration::from_millis(500);
 
 /// Adapters may be loaded at any time.
 const MODELS_EVERY: Duration = Duration::from_secs(10);
+
+/// What the engine stores looks like another process's: then who it is is asked for at once, but not in a row.
+const DOUBTED_EVERY: Duration = Duration::from_secs(1);
 
 /// An answer that takes longer is no answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -110,10 +116,15 @@ async fn once(
         *asked_models = None;
     }
     // Who it is before how it is, so that its first description is whole.
-    let due = asked_models.is_none_or(|it| it + MODELS_EVERY <= asked);
-    if result.is_ok() && due {
+    let is_past = |pause| asked_models.is_none_or(|it| it + pause <= asked);
+    let is_doubted = || {
+        let mut state = shared.lock();
+        state.node.engine(handle).is_some_and(Engine::take_wants_identity)
+    };
+    let doubted = result.is_ok() && is_past(DOUBTED_EVERY) && is_doubted();
+    if result.is_ok() && (doubted || is_past(MODELS_EVERY)) {
         let is_new = asked_models.replace(asked).is_none();
-        identify(shared, handle, config, client, is_new).await;
+        identify(shared, handle, config, client, is_new || doubted).await;
     }
     let (now, unix_ms) = now();
     let mut state = shared.lock();

@@ -53,6 +53,7 @@ fn engine(engine: &Engine, discovered: Option<&Discovered>, now: Instant) -> Val
         "partial_since_ms": partial_since_ms,
         "domain": it.domain.as_ref().map(domain),
         "key_kinds": it.key_kinds.iter().map(key_kind).collect::<Vec<_>>(),
+        "translation": translation(engine),
         "groups": it.groups.iter().map(|it| json!({
             "index": it.index,
             "kind": it.kind,
@@ -77,6 +78,25 @@ fn engine(engine: &Engine, discovered: Option<&Discovered>, now: Instant) -> Val
             EngineStatus::Foreign => "foreign",
         },
         "status_reason": it.status_reason,
+    })
+}
+
+/// Null where the engine's own names are in use.
+fn translation(engine: &Engine) -> Value {
+    if !engine.provisional_description().is_translated() {
+        return Value::Null;
+    }
+    let it = engine.translation();
+    json!({
+        "blocks": it.translated,
+        "orphans": it.orphans,
+        "left_out": {
+            "extra_keys": it.left_out_extra_keys,
+            "group": it.left_out_groups,
+            "placeholder": it.left_out_placeholders,
+            "hidden_keys": it.left_out_hidden_keys,
+            "no_room": it.dropped,
+        },
     })
 }
 

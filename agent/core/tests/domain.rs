@@ -1,6 +1,6 @@
 //! An engine's naming is found from blocks that vLLM named.
 
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may panic, and reads goldens")]
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod goldens;
 
