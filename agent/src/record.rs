@@ -104,6 +104,8 @@ pub async fn record_until(recording: Recording, stop: impl Future<Output = ()>) 
         for (heard, _room) in all.drain(..) {
             recorder.hear(heard, &sockets).with_context(|| format!("--out: can't write {path}"))?;
         }
+        // Whoever looks into the file meanwhile sees what came.
+        recorder.file.flush().with_context(|| format!("--out: can't write {path}"))?;
     }
     recorder.finish().with_context(|| format!("--out: can't write {path}"))
 }
