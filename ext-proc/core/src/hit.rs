@@ -190,7 +190,7 @@ fn common_multiple(a: usize, b: usize) -> usize {
     while rest != 0 {
         (divisor, rest) = (rest, divisor % rest);
     }
-    (a / divisor).checked_mul(b).unwrap_or(usize::MAX)
+    (a / divisor).saturating_mul(b)
 }
 
 #[cfg(test)]
@@ -268,6 +268,21 @@ mod tests {
     }
 
     #[test]
+    fn what_speculative_decoding_drops_lies_after_the_end() {
+        let groups = [group(0, "sliding_window", 4, 9), group(1, "full_attention", 4, 0)];
+        let rule = Rule::of(&groups, HASH_BLOCK, |it| it);
+        let end = |rows| {
+            let held = held(rows);
+            let mut run = Vec::new();
+            rule.longest(9, 1, |i, look| held(i, *look), &mut run);
+            run.len()
+        };
+        assert_eq!(end(&["..xxx...", "xxxxxxxx"]), 4, "two blocks before block 4");
+        assert_eq!(end(&["..xx....", "xxxxxxxx"]), 0);
+        assert_eq!(end(&["x.......", "xxxxxxxx"]), 0);
+    }
+
+    #[test]
     fn sizes_that_cannot_be_do_no_harm() {
         let odd = [group(0, "full_attention", 4, 0), group(1, "mamba", 6, 0), group(2, "mamba", 2, 0)];
         assert_eq!(hit(&odd, 9, held(&["xxx", "", ""])).len(), 3);
@@ -310,7 +325,7 @@ mod tests {
             return (0..limit).map_while(|i| any(&i)).collect();
         }
         let fits = |end: &usize| {
-            known.iter().all(|it| end % per(it) == 0) && known.iter().all(|it| allows(it, *end))
+            known.iter().all(|it| end.is_multiple_of(per(it))) && known.iter().all(|it| allows(it, *end))
         };
         let end = (1..=limit).rev().find(fits).unwrap_or(0);
         let of = |i: usize, group: &Group| match is_whole(group) {

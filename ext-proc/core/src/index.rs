@@ -200,8 +200,9 @@ impl Holdings {
                 .iter()
                 .zip(0_u32..)
                 .filter(|(it, _)| it.tier == tier && group.is_none_or(|group| it.group == group));
-            // What is no number is worth nothing either.
-            (PlaceSet(here.map(|(_, at)| 1 << at).sum()), weight.max(0.0).min(1.0))
+            // What is no number is worth nothing.
+            let weight = if weight.is_nan() { 0.0 } else { weight.clamp(0.0, 1.0) };
+            (PlaceSet(here.map(|(_, at)| 1 << at).sum()), weight)
         });
         scale.sort_by(|a, b| b.1.total_cmp(&a.1));
         Scale(scale)
