@@ -214,17 +214,13 @@ impl Mirror {
                 self.counts.unknown_removals += 1;
                 continue;
             }
-            let left = match (removed.remaining.get(i).filter(|_| told), self.policy) {
-                (Some(left), _) => *left,
-                (None, Copies::Guarded) => copies - 1,
-                (None, Copies::Set) => 0,
-            };
-            self.set_copies(place, *key, left);
+            let left = removed.remaining.get(i).filter(|_| told);
+            self.set_copies(place, *key, left.copied().unwrap_or(copies - 1));
         }
         self.cut();
     }
 
-    /// So many copies there are now of a block that the mirror has.
+    /// So many copies there are now of a block that the mirror has; of a set, one at most.
     fn set_copies(&mut self, place: Place, key: BlockKey, copies: u32) {
         let Some(block) = self.blocks.get_mut(&(place, key)) else { return };
         let copies = if self.policy == Copies::Set { copies.min(1) } else { copies };

@@ -34,7 +34,7 @@ impl Hasher for KeyHasher {
 #[expect(clippy::disallowed_types, reason = "fixed hasher, and no order leaves this crate")]
 pub(crate) type BlockMap<V> = std::collections::HashMap<BlockKey, V, BuildHasherDefault<KeyHasher>>;
 
-/// A set of places of one replica, a bit each; see [`Places`].
+/// A set of places of one replica, a bit each.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PlaceSet(u64);
 
