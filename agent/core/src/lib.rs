@@ -2,10 +2,11 @@
 //! out. No I/O, no clock, no threads: time is an argument, and the same inputs give the same outputs.
 //!
 //! Reading order, which is the order of the flow: [`decode`] (frames to events), [`domain`] (how the engine names its
-//! blocks), [`sequence`] (what is missing, and whether the publisher is still the same), [`mirror`] (what the engine
-//! holds), [`load`] (how busy it is), [`engine`] (these together, for one engine), [`snapshot`] (what is written down of
-//! it), [`pending`] and [`peer`] (what one server has still to be told), [`node`] (all engines and all servers of one
-//! agent); beside it [`recording`] (an engine's messages in a file).
+//! blocks), [`translate`] (names for blocks whose own can't be reproduced), [`sequence`] (what is missing, and whether
+//! the publisher is still the same), [`mirror`] (what the engine holds), [`load`] (how busy it is), [`engine`] (these
+//! together, for one engine), [`snapshot`] (what is written down of it), [`pending`] and [`peer`] (what one server has
+//! still to be told), [`node`] (all engines and all servers of one agent); beside it [`recording`] (an engine's messages
+//! in a file).
 #![forbid(unsafe_code)]
 
 mod bounds;

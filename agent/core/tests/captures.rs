@@ -110,3 +110,23 @@ fn recorded_replays_give_what_was_heard() {
         assert_eq!(by_replay.take_change(Instant::now()), by_life.take_change(Instant::now()), "{folder}");
     }
 }
+
+#[test]
+fn a_restarted_engine_is_verified_anew_and_asked_who_it_is() {
+    let mut engine = engine(false);
+    engine.on_version("0.32.0".to_owned());
+    let mut restarted = false;
+    for batch in lines("v0.32-restart-sha256cbor-int-bs16", "frames.jsonl") {
+        engine.on_frames(frames(&batch["frames"]), Instant::now(), 0).unwrap();
+        if engine.counts().resets_restarted > 0 && !restarted {
+            restarted = true;
+            assert!(engine.take_wants_identity());
+        }
+        assert!(!engine.take_wants_identity(), "not for nothing");
+    }
+    assert!(restarted);
+    let learnt = engine.learnt().unwrap();
+    assert_eq!((learnt.root.as_str(), learnt.kinds[0]), ("0", KeyKind::Plain));
+    assert!(!engine.provisional_description().is_translated());
+    assert_eq!(engine.counts().naming_misfits, 0);
+}

@@ -25,7 +25,7 @@ fn state(naming: &Naming, kind: KeyKind) -> KeyState {
 
 /// A store that no hash gives.
 fn misfit() -> Stored {
-    Stored { keys: vec![BlockKey::from_u64(1)], tokens: vec![1, 2], block_size: 2, ..Stored::default() }
+    Stored { keys: vec![BlockKey::from_u64(1)], tokens: vec![1; 16], block_size: 16, ..Stored::default() }
 }
 
 #[test]

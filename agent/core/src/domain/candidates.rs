@@ -1,5 +1,7 @@
 //! The ways of naming blocks that are tried on an engine.
 
+use std::num::NonZeroU32;
+
 use kvpick_proto::naming::{Algorithm, DEFAULT_ROOT, Digest, ExtraKey, ExtraKeyShape, Hasher};
 
 use super::extra::{Extras, Untold};
@@ -117,5 +119,13 @@ impl std::ops::Index<usize> for Candidates {
 impl std::ops::IndexMut<usize> for Candidates {
     fn index_mut(&mut self, index: usize) -> &mut Candidate {
         &mut self.0[index]
+    }
+}
+
+/// The largest size that divides both.
+pub(super) fn gcd(a: NonZeroU32, b: NonZeroU32) -> NonZeroU32 {
+    match NonZeroU32::new(a.get() % b) {
+        Some(rest) => gcd(b, rest),
+        None => b,
     }
 }

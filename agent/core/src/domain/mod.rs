@@ -21,7 +21,7 @@ use kvpick_proto::{
 };
 
 use crate::decode::Stored;
-use candidates::{Candidates, Question, SHAPES};
+use candidates::{Candidates, Question, SHAPES, gcd};
 use chains::{Chains, Link, is_watched};
 use extra::{Extras, Untold};
 pub(crate) use known::canonical;
@@ -261,8 +261,9 @@ impl Naming {
     ) -> Result<Option<Found>, Untold> {
         let stored = question.stored;
         let mut best: Option<Found> = None;
-        let mut untold = false;
-        for scheme in self.schemes(question, watched) {
+        let schemes = self.schemes(question, watched);
+        let mut untold = schemes.is_empty();
+        for scheme in schemes {
             let others = SHAPES.into_iter().filter(|it| !is_plain && *it != self.shape);
             for shape in std::iter::once(self.shape).chain(others) {
                 let candidate = &mut self.candidates[scheme.candidate];
@@ -390,12 +391,5 @@ impl Naming {
         }
         self.wants_identity = true;
         Fit::Misfit
-    }
-}
-
-fn gcd(a: NonZeroU32, b: NonZeroU32) -> NonZeroU32 {
-    match NonZeroU32::new(a.get() % b) {
-        Some(rest) => gcd(b, rest),
-        None => b,
     }
 }

@@ -22,11 +22,10 @@ use renaming::Renaming;
 
 use crate::{
     decode::{Batch, DecodeError, Event, Message},
-    domain::{Fit, Learnt},
+    domain::Fit,
     load::Metrics,
     mirror::Mirror,
     sequence::{Output, ReplayRequest, Sequence, Why},
-    translate,
 };
 
 /// Changes are announced at most this often.
@@ -144,23 +143,6 @@ impl Engine {
         Counts { long_texts: self.portrait.long_texts(), ..self.counts }
     }
 
-    /// What was verified of its naming, to be written down; `None` while nothing is.
-    #[must_use]
-    pub fn learnt(&self) -> Option<Learnt> {
-        self.portrait.learnt()
-    }
-
-    /// What became of blocks that are given other names than the engine's.
-    #[must_use]
-    pub fn translation(&self) -> translate::Counts {
-        self.renaming.counts()
-    }
-
-    /// An earlier run of this agent verified that of the same engine process.
-    pub fn recall_naming(&mut self, learnt: Learnt) {
-        self.portrait.recall(learnt);
-    }
-
     /// What to ask its replay socket for, once. A later request replaces an earlier one.
     #[must_use]
     pub const fn take_replay_request(&mut self) -> Option<ReplayRequest> {
@@ -268,12 +250,6 @@ impl Engine {
     pub fn on_version(&mut self, version: String) {
         self.portrait.on_version(version);
         self.renaming.follow(self.portrait.naming(), &mut self.mirror);
-    }
-
-    /// Whether its version and models should be asked for soon, as they may be those of another process; once.
-    #[must_use]
-    pub const fn take_wants_identity(&mut self) -> bool {
-        self.portrait.naming_mut().take_wants_identity()
     }
 
     // === Time ===
@@ -402,13 +378,6 @@ impl Engine {
         self.renaming.clear();
         self.is_whole = complete;
         self.portrait.set_completeness(Completeness::PartialSince { unix_ms });
-    }
-
-    /// Renames what the mirror holds, if its API has shown that the engine's own names are of no use, or of use again.
-    fn follow_naming(&mut self, now: Instant) {
-        if self.renaming.follow(self.portrait.naming(), &mut self.mirror) || self.mirror.was_cleared() {
-            self.dirty.get_or_insert(now);
-        }
     }
 
     fn event(&mut self, event: Event) {

@@ -1,13 +1,16 @@
 //! Which names the mirror holds: the engine's own, or those that it is given where its own can't be reproduced.
 
+use std::time::Instant;
+
 use kvpick_proto::{
     naming::BlockKey,
     words::{Place, Tier},
 };
 
+use super::Engine;
 use crate::{
     decode::{Removed, Stored},
-    domain::Naming,
+    domain::{Learnt, Naming},
     mirror::Mirror,
     translate::{Counts, Output, Reading, Translator},
 };
@@ -124,6 +127,38 @@ fn apply(output: Output, mirror: &mut Mirror) {
                     mirror.remove(&Removed { keys: vec![key], tier, group, remaining: vec![0] });
                 }
             }
+        }
+    }
+}
+
+impl Engine {
+    /// What was verified of its naming, to be written down; `None` while nothing is.
+    #[must_use]
+    pub fn learnt(&self) -> Option<Learnt> {
+        self.portrait.learnt()
+    }
+
+    /// What became of blocks that are given other names than the engine's.
+    #[must_use]
+    pub fn translation(&self) -> Counts {
+        self.renaming.counts()
+    }
+
+    /// An earlier run of this agent verified that of the same engine process.
+    pub fn recall_naming(&mut self, learnt: Learnt) {
+        self.portrait.recall(learnt);
+    }
+
+    /// Whether its version and models should be asked for soon, as they may be those of another process; once.
+    #[must_use]
+    pub const fn take_wants_identity(&mut self) -> bool {
+        self.portrait.naming_mut().take_wants_identity()
+    }
+
+    /// Renames what the mirror holds, if its API has shown that the engine's own names are of no use, or of use again.
+    pub(super) fn follow_naming(&mut self, now: Instant) {
+        if self.renaming.follow(self.portrait.naming(), &mut self.mirror) || self.mirror.was_cleared() {
+            self.dirty.get_or_insert(now);
         }
     }
 }
