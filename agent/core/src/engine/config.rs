@@ -9,6 +9,8 @@ use crate::{decode::DecodeError, mirror::Copies};
 /// perhaps twice as fast.
 pub const TIER_WEIGHTS: [(Tier, f32); 3] = [(Tier::Gpu, 1.0), (Tier::Cpu, 0.8), (Tier::Storage, 0.5)];
 
+use crate::sequence::Why;
+
 /// Which engine this is, and how its events are had.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -73,5 +75,17 @@ impl Counts {
     pub(super) const fn undecodable(&mut self, error: DecodeError) {
         self.undecodable += 1;
         self.unreadable = Some(error);
+    }
+}
+
+impl Counts {
+    /// What was known was given up.
+    pub(super) const fn count_reset(&mut self, why: Why) {
+        match why {
+            Why::Start => (),
+            Why::Restarted => self.resets_restarted += 1,
+            Why::Lost => self.resets_lost += 1,
+            Why::Unproven => self.resets_unproven += 1,
+        }
     }
 }

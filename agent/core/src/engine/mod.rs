@@ -246,12 +246,6 @@ impl Engine {
         self.portrait.on_models(models);
     }
 
-    /// Its version.
-    pub fn on_version(&mut self, version: String) {
-        self.portrait.on_version(version);
-        self.renaming.follow(self.portrait.naming(), &mut self.mirror);
-    }
-
     // === Time ===
 
     /// Does what is due by time alone.
@@ -326,16 +320,8 @@ impl Engine {
                 }
                 Output::Proved => self.on_proved(),
                 Output::Reset { complete, why } => {
-                    match why {
-                        Why::Start => (),
-                        Why::Restarted => self.counts.resets_restarted += 1,
-                        Why::Lost => self.counts.resets_lost += 1,
-                        Why::Unproven => self.counts.resets_unproven += 1,
-                    }
-                    if matches!(why, Why::Restarted | Why::Unproven) {
-                        self.portrait.forget_groups();
-                        self.portrait.on_new_process();
-                    }
+                    self.counts.count_reset(why);
+                    self.portrait.on_reset(why);
                     self.applied = None;
                     self.end_restore(Outcome::Refused(why));
                     self.reset(complete, unix_ms);

@@ -11,6 +11,7 @@ use crate::{
     domain::{Fit, Learnt, Naming},
     load::Metrics,
     mirror::MAX_GROUPS,
+    sequence::Why,
     translate::is_dense_kind,
 };
 
@@ -129,10 +130,14 @@ impl Portrait {
         &mut self.naming
     }
 
-    /// It is another process now, or may be one.
-    pub(super) fn on_new_process(&mut self) {
-        self.naming.on_new_process();
-        self.is_naming_new = true;
+    /// What was known of its blocks is given up; it may be another process now.
+    pub(super) fn on_reset(&mut self, why: Why) {
+        if matches!(why, Why::Restarted | Why::Unproven) {
+            // It may be another engine now, with other groups.
+            self.description.groups.clear();
+            self.naming.on_new_process();
+            self.is_naming_new = true;
+        }
     }
 
     pub(super) fn learnt(&self) -> Option<Learnt> {
@@ -212,11 +217,6 @@ impl Portrait {
             known.sliding_window = group.sliding_window;
         }
         known.block_size = known.block_size.max(group.block_size);
-    }
-
-    /// It may be another engine now, with other groups.
-    pub(super) fn forget_groups(&mut self) {
-        self.description.groups.clear();
     }
 
     /// Whether a text of the engine's is taken; one that is not is counted.

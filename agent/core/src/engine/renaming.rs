@@ -132,6 +132,12 @@ fn apply(output: Output, mirror: &mut Mirror) {
 }
 
 impl Engine {
+    /// Its version.
+    pub fn on_version(&mut self, version: String) {
+        self.portrait.on_version(version);
+        self.renaming.follow(self.portrait.naming(), &mut self.mirror);
+    }
+
     /// What was verified of its naming, to be written down; `None` while nothing is.
     #[must_use]
     pub fn learnt(&self) -> Option<Learnt> {

@@ -6,6 +6,9 @@ use kvpick_proto::naming::{BlockKey, Digest};
 
 use super::{MAX_BLOCKS, Output};
 
+/// As [`MAX_BLOCKS`], but for a test that fills it.
+const ROOM: usize = if cfg!(test) { 64 } else { MAX_BLOCKS };
+
 /// Names that stand for two blocks that are remembered.
 const MAX_SHARED: usize = 65_536;
 
@@ -147,7 +150,7 @@ impl Names {
         if let Some(parent) = parent {
             self.children.insert((group, parent, key));
         }
-        if self.blocks.len() > MAX_BLOCKS
+        if self.blocks.len() > ROOM
             && let Some((_, (group, key))) = self.ages.first_key_value()
         {
             let (group, key) = (*group, *key);
@@ -173,5 +176,34 @@ impl Names {
         {
             self.shared.remove(&oldest);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_lose_their_names_and_leave_nothing_behind() {
+        let mut names = Names::default();
+        let mut outputs = Vec::new();
+        let key = BlockKey::from_u64;
+        let digest = |at: u64| {
+            let bytes: Vec<u8> = [at + 1_000, at + 1_000].iter().flat_map(|it| it.to_be_bytes()).collect();
+            Digest::from_bytes(&bytes).expect("16 bytes")
+        };
+        let rounds = ROOM as u64 + 10;
+        for at in 0..rounds {
+            let parent = at.checked_sub(1).map(key);
+            assert!(names.insert(0, key(at), parent, digest(at), &mut outputs));
+        }
+        let forgotten: Vec<_> =
+            (0..10).map(|at| Output::Forget { group: 0, key: digest(at).key() }).collect();
+        assert_eq!(outputs, forgotten);
+        assert_eq!((names.blocks.len(), names.ages.len(), names.engine_keys.len()), (ROOM, ROOM, ROOM));
+        assert_eq!(names.engine_key(0, digest(10).key()), Some(key(10)));
+        (0..rounds).for_each(|at| names.remove(0, key(at)));
+        let left = (names.blocks.len(), names.ages.len(), names.engine_keys.len(), names.children.len());
+        assert_eq!(left, (0, 0, 0, 0));
     }
 }
