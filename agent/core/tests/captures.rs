@@ -130,3 +130,21 @@ fn a_restarted_engine_is_verified_anew_and_asked_who_it_is() {
     assert!(!engine.provisional_description().is_translated());
     assert_eq!(engine.counts().naming_misfits, 0);
 }
+
+#[test]
+fn other_algorithms_and_groups_that_skip_blocks_are_verified() {
+    for (folder, algorithm, block_size) in [
+        ("v0.32-xxhashcbor-bytes-bs32", Algorithm::Xxh3Cbor, 32),
+        ("v0.32-hybrid-swa-llama-sha256cbor-bytes-bs16", Algorithm::Sha256Cbor, 16),
+    ] {
+        let mut engine = engine(false);
+        engine.on_version("0.32.0".to_owned());
+        for batch in lines(folder, "frames.jsonl") {
+            engine.on_frames(frames(&batch["frames"]), Instant::now(), 0).unwrap();
+        }
+        let learnt = engine.learnt().unwrap();
+        assert_eq!((learnt.algorithm, learnt.block_size.get()), (algorithm, block_size), "{folder}");
+        assert!(learnt.kinds.contains(&KeyKind::Salt), "{folder}: {learnt:?}");
+        assert_eq!((engine.counts().naming_misfits, engine.counts().hidden_keys), (0, 0), "{folder}");
+    }
+}
