@@ -21,10 +21,12 @@ pub enum Direction {
     AgentListens,
     /// The engine, and the agent subscribes. Through a Unix socket: as engines bind TCP, they do so on all interfaces.
     EngineBinds,
+    /// The engine, at TCP ports that the system chooses; the agent asks it for them. The one for several ranks.
+    Discovered,
 }
 
 impl Direction {
-    /// Both.
+    /// Those whose endpoints are known before the engine runs.
     pub const ALL: [Self; 2] = [Self::AgentListens, Self::EngineBinds];
 }
 
@@ -45,6 +47,8 @@ pub struct EnginePlan {
     pub seed: u64,
     /// How its events reach the agent.
     pub direction: Direction,
+    /// Data-parallel ranks behind its address.
+    pub ranks: u32,
 }
 
 /// What a [`Fleet`] consists of.
@@ -76,6 +80,7 @@ impl Plan {
             speed: 10.0,
             seed: 1 + number as u64,
             direction: Direction::default(),
+            ranks: 1,
         };
         Self {
             engines: (0..engines).map(engine).collect(),
@@ -138,7 +143,7 @@ impl Fleet {
         let mut nodes: BTreeMap<usize, Vec<EngineConfig>> = BTreeMap::new();
         for (number, engine) in plan.engines.iter().enumerate() {
             let (address, events, replay) = (port()?, port()?, port()?);
-            let replay = format!("tcp://{replay}");
+            let answers = format!("tcp://{replay}");
             let (published, subscribe, listen) = match engine.direction {
                 Direction::AgentListens => {
                     let events = format!("tcp://{events}");
@@ -149,23 +154,29 @@ impl Fleet {
                     let events = format!("ipc://{}", file.display());
                     (events.clone(), Some(events), None)
                 }
+                Direction::Discovered => (ANY_PORT.to_owned(), Some("discover".to_owned()), None),
             };
-            engines.push(engine_program(number, folder, engine, &tokenizer, address, &published, &replay)?);
+            let is_discovered = engine.direction == Direction::Discovered;
+            let answers = if is_discovered { ANY_PORT.to_owned() } else { answers };
+            let replay = (!is_discovered).then(|| answers.clone());
+            engines.push(engine_program(number, folder, engine, &tokenizer, address, &published, &answers)?);
             engine_addresses.push(address);
-            replicas.push(ReplicaConfig {
-                address,
-                rank: 0,
-                node: node_name(engine.node),
-                models: vec![engine.model.clone()],
-            });
-            nodes.entry(engine.node).or_default().push(EngineConfig {
-                address,
-                rank: 0,
-                events: "on".to_owned(),
-                subscribe,
-                listen,
-                replay: Some(replay),
-            });
+            for rank in 0..engine.ranks {
+                replicas.push(ReplicaConfig {
+                    address,
+                    rank,
+                    node: node_name(engine.node),
+                    models: vec![engine.model.clone()],
+                });
+                nodes.entry(engine.node).or_default().push(EngineConfig {
+                    address,
+                    rank,
+                    events: "on".to_owned(),
+                    subscribe: subscribe.clone(),
+                    listen: listen.clone(),
+                    replay: replay.clone(),
+                });
+            }
         }
 
         let names: BTreeSet<&String> = plan.engines.iter().map(|engine| &engine.model).collect();
@@ -312,6 +323,9 @@ fn node_name(number: usize) -> String {
     format!("node-{number}")
 }
 
+/// A port of the engine's own loopback that the system chooses.
+const ANY_PORT: &str = "tcp://127.0.0.1:*";
+
 fn engine_program(
     number: usize,
     folder: &Path,
@@ -332,6 +346,7 @@ fn engine_program(
         ("--num-blocks", plan.num_blocks.to_string()),
         ("--speed", plan.speed.to_string()),
         ("--seed", plan.seed.to_string()),
+        ("--data-parallel-size", plan.ranks.to_string()),
     ];
     let mut args: Vec<&OsStr> = vec!["engine".as_ref()];
     for (flag, value) in &flags {

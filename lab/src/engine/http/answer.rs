@@ -9,7 +9,8 @@ use axum::{
     Json,
     body::Bytes,
     extract::{ConnectInfo, State},
-    http::HeaderMap,
+    http::{HeaderMap, HeaderValue},
+    middleware::Next,
     response::{IntoResponse as _, Response},
 };
 use futures::{
@@ -202,9 +203,27 @@ impl Answer {
     }
 }
 
+/// Says in the answer which ranks were asked for, on any route: each value of the header.
+pub(super) async fn show_asked_rank(request: axum::extract::Request, next: Next) -> Response {
+    let asked: Vec<_> =
+        request.headers().get_all(RANK).iter().map(|it| String::from_utf8_lossy(it.as_bytes())).collect();
+    let asked = (!asked.is_empty()).then(|| asked.join(", "));
+    let mut response = next.run(request).await;
+    if let Some(asked) = asked.and_then(|it| HeaderValue::from_str(&it).ok()) {
+        response.headers_mut().insert(ASKED_RANK, asked);
+    }
+    response
+}
+
+/// Names the data-parallel rank that is to compute the answer.
+const RANK: &str = "x-data-parallel-rank";
+
+/// Says what a request had under [`RANK`], to those who ask through a proxy.
+const ASKED_RANK: &str = "x-lab-asked-rank";
+
 /// The rank that a client asks for. What is no number is passed over, as in vLLM.
 fn asked_rank(headers: &HeaderMap) -> Option<usize> {
-    headers.get("x-data-parallel-rank")?.to_str().ok()?.parse().ok()
+    headers.get(RANK)?.to_str().ok()?.parse().ok()
 }
 
 /// Prompts times answers to each.

@@ -102,6 +102,7 @@ pub(super) async fn serve(listener: TcpListener, app: App, stop: CancellationTok
     let router = routes(&app)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(middleware::from_fn_with_state(app.clone(), faulty::meet))
+        .layer(middleware::from_fn(answer::show_asked_rank))
         .layer(middleware::map_response(move |mut response: Response| {
             response.headers_mut().insert(WHO, who.clone());
             async { response }
