@@ -63,6 +63,20 @@ async fn the_engine_may_connect_to_the_agent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_connects_finds_the_agent_again_after_its_restart() {
+    let (api, mut server) = (Api::start().await, Server::start());
+    let agent = Agent::of(server.address, api.address, "listen: 'tcp://127.0.0.1:0'").await;
+    let listens = agent.app.addresses[&format!("events/{}", api.address)];
+    for life in 1..=3 {
+        let mut publisher = Publisher::connect(format!("tcp://{listens}"), Wire::new(life));
+        publisher.subscribed();
+        publisher.publish(|it| it.stored(life, 0, 2 + life));
+        server.holds(&publisher.wire.held(), Some(0)).await;
+        api.show(&format!("process_start_time_seconds {}\nvllm:num_requests_running 0\n", life + 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_comes_back_gets_a_full_copy() {
     let (api, mut server) = (Api::start().await, Server::start());
     let mut publisher = Publisher::bind(Wire::new(1));

@@ -354,3 +354,20 @@ fn receive(socket: &Socket, flags: i32) -> Result<Vec<Vec<u8>>, zmq::Error> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_the_system_chose_stays_when_it_is_bound_again() {
+        let source = Source::Listen("tcp://127.0.0.1:0".to_owned());
+        let mut opened = Opened::open(&EventsConfig { source, replay: None, topic: String::new() });
+        let first = opened.listens_at().unwrap();
+        assert_ne!(first, "tcp://127.0.0.1:0");
+        // libzmq closes sockets in the background, and all of a context's before that ends.
+        (opened.socket, opened.context) = (Err(zmq::Error::ENOTCONN), Context::new());
+        opened.socket = subscribe(&opened.context, &opened.events);
+        assert_eq!(opened.listens_at(), Some(first));
+    }
+}
