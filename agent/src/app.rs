@@ -27,6 +27,7 @@ use crate::{
     engine::drive,
     metrics, publish, scrape,
     shared::{Shared, now},
+    state::{self, StateFiles},
     status,
     tasks::Tasks,
     zmq::Opened,
@@ -84,7 +85,11 @@ impl App {
             engines.push((handle, config.clone(), opened));
         }
 
-        let shared = Arc::new(Shared::new(node));
+        let files = match &config.state {
+            Some(folder) => state::restore(folder, &mut node).await,
+            None => StateFiles::new(),
+        };
+        let shared = Arc::new(Shared::new(node, files));
         metrics::register(&registry, Arc::clone(&shared)).context("metrics")?;
         let client = scrape::client().context("HTTP client")?;
         for (handle, config, opened) in engines {
@@ -99,6 +104,10 @@ impl App {
         let servers =
             publish::run(Arc::clone(&shared), config.node.clone(), config.servers.clone(), tasks.clone());
         tasks.spawn("servers", servers);
+
+        if let Some(folder) = config.state.clone() {
+            tasks.spawn("state", state::run(Arc::clone(&shared), folder, drain.clone()));
+        }
 
         let admin = Admin {
             registry,

@@ -4,7 +4,11 @@
 pub(crate) mod endpoints;
 mod words;
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
 use kvpick_agent_core::mirror::Copies;
 use kvpick_proto::words::{ReplicaName, Tier};
@@ -25,6 +29,11 @@ pub struct File {
     /// Health, readiness, metrics and status over HTTP, for operators. Port 0 lets the system choose.
     #[serde(default = "default_admin")]
     pub admin: String,
+    /// A folder, by its absolute path, for what this agent knows of its engines: it goes on from that after its own
+    /// restart, once the engine has proved that it still holds. It is made where it is not there. By default nothing is
+    /// kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<String>,
     /// The engines of this node.
     #[serde(default)]
     pub engines: Vec<EngineEntry>,
@@ -91,6 +100,8 @@ pub struct Config {
     pub servers: Vec<String>,
     /// See [`File::admin`].
     pub admin: SocketAddr,
+    /// See [`File::state`].
+    pub state: Option<PathBuf>,
     /// See [`File::engines`].
     pub engines: Vec<EngineConfig>,
     /// As written, for people.
@@ -201,6 +212,11 @@ impl File {
         if admin.is_none() {
             mistakes.add("admin", format!("`{}` is not `ip:port`, such as 127.0.0.1:9005", self.admin));
         }
+        if let Some(state) = self.state.as_ref().filter(|it| !Path::new(it).is_absolute()) {
+            let what =
+                format!("`{state}` is not the absolute path of a folder, such as /var/lib/kvpick-agent");
+            mistakes.add("state", what);
+        }
         let mut engines: Vec<EngineConfig> = Vec::new();
         // The entry that each of them is from.
         let mut entries = Vec::new();
@@ -231,6 +247,7 @@ impl File {
                 node: self.node.clone(),
                 servers: self.servers.clone(),
                 admin,
+                state: self.state.clone().map(PathBuf::from),
                 engines,
                 file: self,
             }),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvpick_agent_core::engine::Engine;
+use kvpick_agent_core::engine::{Engine, Outcome};
 use kvpick_proto::words::{Events, Handle};
 use kvpick_service::drain::Drain;
 use tokio::time::sleep_until;
@@ -118,6 +118,7 @@ struct Told {
     undecodable: u64,
     long_texts: u64,
     naming: Option<String>,
+    restored: Option<Outcome>,
 }
 
 impl Told {
@@ -149,6 +150,20 @@ impl Told {
                 unproven = counts.resets_unproven,
                 "what was known of it is given up"
             );
+        }
+        let restored = engine.restored().filter(|it| Some(it.outcome) != self.restored);
+        if let Some(restored) = restored {
+            is_news = true;
+            self.restored = Some(restored.outcome);
+            match restored.outcome {
+                Outcome::Awaited => (),
+                Outcome::Proved => {
+                    tracing::info!(engine = %name, blocks = restored.blocks, "what an earlier run knew still holds");
+                }
+                Outcome::Refused(why) => {
+                    tracing::warn!(engine = %name, ?why, "what an earlier run knew is not gone on from");
+                }
+            }
         }
         // The first, and then each time that there are ten times as many.
         if counts.undecodable > self.undecodable.saturating_mul(10) {

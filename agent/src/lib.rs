@@ -4,8 +4,8 @@
 //! The rules are in `kvpick_agent_core`; here are sockets, clocks and tasks. Reading order: [`config`],
 //! [`engine_args`], [`app`] (what is started), `zmq` (an engine's sockets), `engine` (drives an engine), `scrape`
 //! (its HTTP API), `names` (of servers), `pauses` (between attempts at one), `publish`
-//! (streams to them), `shared`, `status`, `metrics`, `tasks`; and beside the agent itself [`record`] and [`replay`], for
-//! bug reports.
+//! (streams to them), `shared`, `state` (what is kept for the next run), `status`, `metrics`, `tasks`; and beside the
+//! agent itself [`record`] and [`replay`], for bug reports.
 
 pub mod config;
 mod discover;
@@ -25,5 +25,6 @@ mod zmq;
 
 mod metrics;
 mod shared;
+mod state;
 mod status;
 mod tasks;

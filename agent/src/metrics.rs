@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use kvpick_agent_core::peer::State;
+use kvpick_agent_core::{
+    engine::{Engine, Outcome},
+    peer::State,
+};
 use kvpick_proto::words::{Completeness, EngineStatus, Events, KeyKind, KeyState};
 use prometheus::{
     GaugeVec, IntCounterVec, IntGaugeVec, Opts, Registry,
@@ -10,7 +13,11 @@ use prometheus::{
     proto::MetricFamily,
 };
 
-use crate::shared::{Link, Shared};
+use crate::{
+    shared::{Link, Shared},
+    state::StateFile,
+    status::outcome,
+};
 
 /// Registers everything that is to be seen of `shared`.
 ///
@@ -46,6 +53,10 @@ struct Metrics {
     orphans: IntGaugeVec,
     left_out: IntCounterVec,
     scrapes: IntCounterVec,
+    state_age: GaugeVec,
+    state_writes: IntCounterVec,
+    restores: IntCounterVec,
+    restored: IntGaugeVec,
     server_connected: IntGaugeVec,
     server_streams: IntCounterVec,
     server_copies: IntGaugeVec,
@@ -118,6 +129,21 @@ impl Metrics {
                 "times its metrics were asked for",
                 &["engine", "result"],
             )?,
+            state_age: GaugeVec::new(
+                opts("engine_state_age_seconds", "since what is known was written down"),
+                engine,
+            )?,
+            state_writes: counter(
+                "engine_state_writes_total",
+                "times that what is known was written down",
+                &["engine", "result"],
+            )?,
+            restores: counter(
+                "engine_restores_total",
+                "what came of what an earlier run knew",
+                &["engine", "result"],
+            )?,
+            restored: gauge("engine_restored_blocks", "blocks of an earlier run that were proved", engine)?,
             server_connected: gauge("server_connected", "1 while there is a stream", &["server"])?,
             server_streams: counter("server_streams_total", "streams that a server welcomed", &["server"])?,
             server_copies: gauge("server_stream_copies", "full copies begun on the stream", &["server"])?,
@@ -126,7 +152,7 @@ impl Metrics {
         })
     }
 
-    fn all(&self) -> [&dyn Collector; 27] {
+    fn all(&self) -> [&dyn Collector; 31] {
         [
             &self.engine_up,
             &self.events_live,
@@ -150,6 +176,10 @@ impl Metrics {
             &self.orphans,
             &self.left_out,
             &self.scrapes,
+            &self.state_age,
+            &self.state_writes,
+            &self.restores,
+            &self.restored,
             &self.server_connected,
             &self.server_streams,
             &self.server_copies,
@@ -173,7 +203,7 @@ impl Metrics {
                 .iter()
                 .any(|it| it.kind == KeyKind::Plain && it.state == KeyState::Verified);
             set(&self.naming_verified, verified.into());
-            set(&self.blocks, i64::try_from(engine.mirror().len()).unwrap_or(i64::MAX));
+            set(&self.blocks, i64::try_from(engine.held()).unwrap_or(i64::MAX));
             set(&self.copies, i64::try_from(engine.mirror().gpu_copies()).unwrap_or(i64::MAX));
             let load = engine.load().map(|(load, _)| load.clone()).unwrap_or_default();
             self.requests.with_label_values(&[name, "running"]).set(load.running.into());
@@ -212,6 +242,9 @@ impl Metrics {
             let scrapes = state.scrapes.get(handle).copied().unwrap_or_default();
             count(&self.scrapes, &[name, "good"], scrapes.good);
             count(&self.scrapes, &[name, "failed"], scrapes.failed);
+            if let Some(file) = state.files.get(handle) {
+                self.read_file(name, engine, file);
+            }
         }
         // Addresses come and go.
         for gauge in [&self.server_connected, &self.server_copies, &self.server_behind, &self.refused] {
@@ -237,6 +270,23 @@ impl Metrics {
             set(&self.server_behind, behind as u64);
             set(&self.refused, refused as u64);
         }
+    }
+}
+
+impl Metrics {
+    fn read_file(&self, name: &str, engine: &Engine, file: &StateFile) {
+        if let Some(at) = file.written {
+            self.state_age.with_label_values(&[name]).set(at.elapsed().as_secs_f64());
+        }
+        count(&self.state_writes, &[name, "good"], file.writes);
+        count(&self.state_writes, &[name, "failed"], file.failures);
+        count(&self.restores, &[name, "unreadable"], file.unreadable.is_some().into());
+        let Some(restored) = engine.restored() else { return };
+        if restored.outcome != Outcome::Awaited {
+            count(&self.restores, &[name, outcome(restored.outcome)], 1);
+        }
+        let proved = if restored.outcome == Outcome::Proved { restored.blocks } else { 0 };
+        self.restored.with_label_values(&[name]).set(i64::try_from(proved).unwrap_or(i64::MAX));
     }
 }
 

@@ -11,7 +11,7 @@ use kvpick_agent_core::node::{Node, PeerId};
 use kvpick_proto::words::Handle;
 use tokio::sync::{Notify, watch};
 
-use crate::discover::Discovered;
+use crate::{discover::Discovered, state::StateFiles};
 
 /// The agent's state. One lock, so that an announcement reaches every stream at once; what is done under it is
 /// computing only, and takes a millisecond or two at most.
@@ -31,6 +31,8 @@ pub(crate) struct State {
     pub(crate) scrapes: BTreeMap<Handle, Scrapes>,
     /// What engines say themselves of where their events are.
     pub(crate) discovered: BTreeMap<Handle, Discovered>,
+    /// Empty where nothing is kept.
+    pub(crate) files: StateFiles,
 }
 
 /// How many scrapes there were.
@@ -83,9 +85,9 @@ struct Wakers {
 }
 
 impl Shared {
-    pub(crate) fn new(node: Node) -> Self {
+    pub(crate) fn new(node: Node, files: StateFiles) -> Self {
         let engines = node.engines().keys().map(|it| (*it, Wakers::default())).collect();
-        let state = State { node, ..State::default() };
+        let state = State { node, files, ..State::default() };
         Self { state: Mutex::new(state), news: watch::channel(()).0, engines }
     }
 

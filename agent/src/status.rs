@@ -2,7 +2,11 @@
 
 use std::time::Instant;
 
-use kvpick_agent_core::{engine::Engine, peer::State as PeerState};
+use kvpick_agent_core::{
+    engine::{Engine, Outcome},
+    peer::State as PeerState,
+    sequence::Why,
+};
 use kvpick_proto::{
     naming::{Domain, ExtraKeyShape},
     words::{Completeness, EngineStatus, Events, Handle, KeyKind, KeyKindStatus, KeyState},
@@ -12,22 +16,19 @@ use serde_json::{Value, json};
 use crate::{
     discover::Discovered,
     shared::{Server, State},
+    state::StateFile,
 };
 
 /// All of it.
 pub(crate) fn status(node: &str, state: &State, now: Instant) -> Value {
-    let engines: Vec<_> = state
-        .node
-        .engines()
-        .iter()
-        .map(|(handle, it)| engine(it, state.discovered.get(handle), now))
-        .collect();
+    let of = |(handle, it)| engine(it, state.discovered.get(handle), state.files.get(handle), now);
+    let engines: Vec<_> = state.node.engines().iter().map(of).collect();
     let servers: Vec<_> =
         state.servers.iter().map(|(address, it)| server(&address.to_string(), it, state)).collect();
     json!({ "node": node, "engines": engines, "servers": servers })
 }
 
-fn engine(engine: &Engine, discovered: Option<&Discovered>, now: Instant) -> Value {
+fn engine(engine: &Engine, discovered: Option<&Discovered>, file: Option<&StateFile>, now: Instant) -> Value {
     let it = engine.provisional_description();
     let (complete, partial_since_ms) = match it.completeness {
         Completeness::Complete => (true, None),
@@ -46,8 +47,9 @@ fn engine(engine: &Engine, discovered: Option<&Discovered>, now: Instant) -> Val
             "note": it.note,
         })),
         "applied": engine.announced(),
-        "blocks": engine.mirror().len(),
-        "copies": engine.mirror().gpu_copies(),
+        "blocks": engine.held(),
+        "copies": if engine.is_restoring() { 0 } else { engine.mirror().gpu_copies() },
+        "state_file": file.map(|it| state_file(engine, it, now)),
         "num_gpu_blocks": it.num_gpu_blocks,
         "complete": complete,
         "partial_since_ms": partial_since_ms,
@@ -98,6 +100,28 @@ fn translation(engine: &Engine) -> Value {
             "no_room": it.dropped,
         },
     })
+}
+
+fn state_file(engine: &Engine, it: &StateFile, now: Instant) -> Value {
+    let restored = engine.restored();
+    json!({
+        "age_ms": it.written.map(|at| u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX)),
+        "error": it.error,
+        "unreadable": it.unreadable,
+        "restored": restored.map(|it| outcome(it.outcome)),
+        "restored_blocks": restored.map(|it| it.blocks),
+    })
+}
+
+/// What came of a file, in one word.
+pub(crate) const fn outcome(it: Outcome) -> &'static str {
+    match it {
+        Outcome::Awaited => "awaited",
+        Outcome::Proved => "proved",
+        Outcome::Refused(Why::Restarted) => "restarted",
+        Outcome::Refused(Why::Lost) => "lost",
+        Outcome::Refused(Why::Start | Why::Unproven) => "unproven",
+    }
 }
 
 fn events(it: &Events) -> Value {

@@ -26,6 +26,7 @@ fn engines(engines: &str) -> String {
 fn the_example_is_right_and_has_every_field() {
     let config = check(EXAMPLE).unwrap();
     assert_eq!(config.engines.len(), 8);
+    assert_eq!(config.state.as_deref(), Some(std::path::Path::new("/var/lib/kvpick-agent")));
     assert_eq!(config.engines[0].name.to_string(), "127.0.0.1:8000");
     let events = config.engines[0].events.as_ref().unwrap();
     assert_eq!(events.source, Source::Subscribe("tcp://127.0.0.1:5557".to_owned()));
@@ -56,6 +57,7 @@ fn every_mistake_is_reported_with_field_and_remedy() {
 node: " "
 servers: [nowhere, "kvpick:0"]
 admin: here
+state: var/lib
 engines:
   - address: localhost:8000
     subscribe: tcp://*:5557
@@ -81,6 +83,7 @@ engines:
             "servers[0]",
             "servers[1]",
             "admin",
+            "state",
             "engines[0].address",
             "engines[0].subscribe",
             "engines[0].events",

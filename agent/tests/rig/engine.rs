@@ -135,6 +135,18 @@ impl Publisher {
         assert_eq!(message.first(), Some(&1), "a subscription");
     }
 
+    /// Waits until nobody is subscribed any more.
+    pub(crate) fn unsubscribed(&self) {
+        self.socket.set_rcvtimeo(i32::try_from(LONG.as_millis()).unwrap()).unwrap();
+        let message = self.socket.recv_bytes(0).expect("nobody unsubscribes");
+        assert_eq!(message.first(), Some(&0), "the end of a subscription");
+    }
+
+    /// Its replay socket does not have the first batches any more.
+    pub(crate) fn forget(&self, batches: usize) {
+        self.buffer.lock().unwrap().drain(..batches);
+    }
+
     pub(crate) fn publish(&mut self, make: impl FnOnce(&mut Wire) -> Vec<Vec<u8>>) {
         let frames = make(&mut self.wire);
         self.buffer.lock().unwrap().push(frames.clone());

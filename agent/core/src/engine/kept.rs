@@ -91,10 +91,16 @@ impl Engine {
         self.restored
     }
 
-    /// Blocks that an earlier run knew and that are not proved yet count as not held.
+    /// Whether what is known is an earlier run's, and not proved yet.
     #[must_use]
     pub const fn is_restoring(&self) -> bool {
         self.sequence.is_restoring()
+    }
+
+    /// Blocks that it holds as far as that is known; none of those that are not proved yet.
+    #[must_use]
+    pub const fn held(&self) -> usize {
+        if self.is_restoring() { 0 } else { self.mirror.len() }
     }
 
     /// Whether a copy of what is announced is worth sending: servers drop what a copy does not name. What is known
