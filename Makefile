@@ -25,6 +25,10 @@ demo: tools build ## run a fleet behind real Envoy, round robin against kvpick; 
 test: tools build ## run all tests, end to end through real Envoy included
 	@lab/tools/test.sh $(PROFILE)
 
+.PHONY: bench
+bench: ## how fast the agent reads events, beside the least that has to be done
+	cargo bench --profile $(PROFILE) --locked -p kvpick-agent --bench reader
+
 .PHONY: build
 build: ## build all programs
 	cargo build --profile $(PROFILE) --workspace --locked

@@ -28,3 +28,6 @@ mod shared;
 mod state;
 mod status;
 mod tasks;
+
+#[doc(hidden)]
+pub mod bench;
