@@ -71,7 +71,7 @@ pub struct EngineEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub listen: Option<String>,
     /// Where its earlier events can be had again: `tcp://host:port` or `ipc:///path`. Without it every lost message,
-    /// every lost connection and every restart of this agent costs what was known of the engine.
+    /// every lost connection and every restart of this agent while the engine works costs what was known of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replay: Option<String>,
     /// Only events of topics that begin so; the engine's `topic`. By default all.
