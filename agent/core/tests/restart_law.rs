@@ -46,9 +46,10 @@ enum Op {
     Scrape,
     Disconnect,
     Connect,
-    /// The replay is answered, as far as the buffer goes; or not to its end; or not at all.
+    /// The replay is answered, as far as the buffer goes; or its start only, which ends it or does not; or not at all.
     Answer,
     Break,
+    Half,
     Fail,
     EngineRestarts,
     Write,
@@ -70,6 +71,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => Just(Op::Connect),
         8 => Just(Op::Answer),
         1 => Just(Op::Break),
+        2 => Just(Op::Half),
         1 => Just(Op::Fail),
         1 => Just(Op::EngineRestarts),
         4 => Just(Op::Write),
@@ -161,8 +163,9 @@ impl World {
                 self.engine.on_connected(now);
             }
             Op::Connect => (),
-            Op::Answer => self.answer(usize::MAX),
-            Op::Break => self.answer(2),
+            Op::Answer => self.answer(usize::MAX, true),
+            Op::Break => self.answer(2, true),
+            Op::Half => self.answer(2, false),
             Op::Fail => {
                 if let Some(request) = self.engine.take_replay_request() {
                     self.engine.on_replay_failed(request.id, "no", now, 1);
@@ -205,7 +208,7 @@ impl World {
         }
     }
 
-    fn answer(&mut self, most: usize) {
+    fn answer(&mut self, most: usize, ends: bool) {
         let Some(request) = self.engine.take_replay_request() else { return };
         let first = self.batches.len().saturating_sub(self.buffer);
         let number = |frames: &[Vec<u8>]| u64::from_be_bytes(frames[1][..].try_into().unwrap());
@@ -219,7 +222,7 @@ impl World {
         if is_whole {
             let end = vec![Vec::new(), Vec::new(), vec![0xff; 8], Vec::new()];
             self.engine.on_replay(request.id, end, self.now, 1).unwrap();
-        } else {
+        } else if ends {
             self.engine.on_replay_failed(request.id, "stopped", self.now, 1);
         }
     }
@@ -262,6 +265,8 @@ impl World {
 
     /// The last connection holds, and everything is answered.
     fn heal(&mut self) {
+        // A replay that was left half answered ends with its connection.
+        self.step(&Op::Disconnect);
         self.step(&Op::Connect);
         for _ in 0..4 {
             // Time enough for another look after any failure.
