@@ -1,9 +1,9 @@
-//! How fast the agent reads one engine's events, beside the least that anybody would have to do: receive them by ZMQ and
-//! decode them. Both in turn in one run, since a machine's speed changes from minute to minute; what to look at is the
-//! ratio.
+//! How fast the agent reads one engine's events, beside the least that anybody would have to do: receive them by ZMQ
+//! and decode them. Both in turn in one run, since a machine's speed changes from minute to minute; what to look at is
+//! the ratio.
 //!
-//! A thread publishes real batches (`testdata/captures`, over and over, with numbers of their own) over loopback as fast
-//! as it can. Where it is the slowest part, the clock shows that and not the reader; the processors' time does not.
+//! A thread publishes real batches (`testdata/captures`, over and over, with numbers of their own) over loopback as
+//! fast as it can. Where it is the slowest part, the clock shows that and not the reader; the processors' time does not.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench may panic, and prints its result")]
 

@@ -109,7 +109,7 @@ fn held(rank: u32, engine: &Engine) -> Vec<Value> {
             blocks.insert(key.as_u64().to_string(), copies.into());
         }
     }
-    let entry = |(place, blocks): (Place, Map<String, Value>)| json!({ "rank": rank, "group": place.group, "tier": tier(place.tier), "blocks": blocks });
+    let entry = |(Place { group, tier: it }, blocks): (Place, Map<String, Value>)| json!({ "rank": rank, "group": group, "tier": tier(it), "blocks": blocks });
     places.into_iter().map(entry).collect()
 }
 

@@ -1,6 +1,6 @@
-//! What engines published, kept in a file: one message a line, `{"i": 0, "t": 1796063901.1, "frames": ["", "AAA…", "k8t…"]}`
-//! with the number of the line, the time of arrival in Unix seconds, and the frames in base64. A [`Run`] hears such
-//! lines as the agent heard them.
+//! What engines published, kept in a file: one message a line,
+//! `{"i": 0, "t": 1796063901.1, "frames": ["", "AAAAAAAAAAA=", "k8t…"]}`, with the number of the line, the time of arrival
+//! in Unix seconds, and the frames in base64. A [`Run`] hears such lines as the agent heard them.
 
 use std::{
     collections::BTreeMap,

@@ -61,8 +61,8 @@ fn held(engine: &Engine) -> Held {
 fn compare(folder: &str) -> Reference {
     let meta = meta(folder);
     let (mut run, mut reference) = (Run::new(known(&meta), Instant::now()), Reference::default());
-    // A request asks the hybrid model to announce its whole hit again, of which the sliding window's group has a part, so
-    // that this counts as new copies there.
+    // One request asks the hybrid model to announce its whole hit again, of which the sliding window's group has a part,
+    // so that this counts as new copies there.
     let most = meta["num_gpu_blocks"].as_u64().filter(|_| !folder.contains("hybrid"));
     for line in lines(folder) {
         let i = line.i;
