@@ -260,6 +260,17 @@ fn one_agent_describes_a_bounded_number_of_replicas() {
 }
 
 #[test]
+fn nothing_is_said_before_the_welcome_however_late_the_hello_is() {
+    let now = start();
+    let mut world = world(vec![spec(1, "a", &["m"])], now);
+    let stream = world.open_stream(now);
+    assert_eq!(world.poll_stream(stream, now + ms(2_000)).unwrap(), []);
+    world.on_message(stream, hello("a", 1), now + ms(2_000)).unwrap();
+    let said = world.poll_stream(stream, now + ms(2_000)).unwrap();
+    assert!(matches!(said[..], [ServerMessage::Welcome(_)]), "{said:?}");
+}
+
+#[test]
 fn a_stream_is_told_what_is_in_flight_and_that_the_server_lives() {
     let now = start();
     let mut world = world(vec![spec(1, "a", &["m"])], now);

@@ -193,7 +193,9 @@ impl Feed {
                 stream.outbox.push(ServerMessage::InFlight(*handle, current));
             }
         }
-        if stream.outbox.is_empty() && stream.last_said + HEARTBEAT <= now {
+        // The first word is the welcome.
+        let is_due = stream.hello.is_some() && stream.last_said + HEARTBEAT <= now;
+        if stream.outbox.is_empty() && is_due {
             stream.outbox.push(ServerMessage::Heartbeat);
         }
         if !stream.outbox.is_empty() {
