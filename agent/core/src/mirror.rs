@@ -4,10 +4,12 @@
 //! counted, per place and key, and a block is held while one is left. [`Copies`] says what to make of engines that do
 //! otherwise.
 
+mod doubt;
 mod kept;
 
 use std::collections::BTreeMap;
 
+use doubt::Doubt;
 pub use kept::Kept;
 use kvpick_proto::{
     naming::BlockKey,
@@ -57,6 +59,7 @@ pub struct Mirror {
     /// Physical blocks on the GPU; 0 when unknown.
     num_gpu_blocks: u64,
     policy: Copies,
+    doubt: Doubt,
     counts: Counts,
 }
 
@@ -79,7 +82,7 @@ struct Held {
 /// What a mirror met that it had to settle by a rule.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Counts {
-    /// Stores from the start of a prompt whose blocks were all held already: a second copy, or only a report.
+    /// Stores from the start of a prompt whose blocks may all have been held already: a second copy, or only a report.
     pub ambiguous_stores: u64,
     /// Removals of a block that was not held.
     pub unknown_removals: u64,
@@ -159,21 +162,36 @@ impl Mirror {
         if stored.tokens.is_empty() {
             return self.store_placeholders(place, &stored.keys);
         }
-        // Either a second copy of all of them, or what `kv_cache_report_mode=full` says of blocks that are there
-        // once. To count a copy too few costs a miss; one too many, a block that never goes.
-        let held = |key: &BlockKey| self.copies(place, *key) > 0;
-        if self.policy == Copies::Guarded
-            && stored.parent.is_none()
-            && !stored.keys.is_empty()
-            && stored.keys.iter().all(held)
-        {
+        if self.policy == Copies::Guarded && stored.parent.is_none() && self.may_be_report(place, stored) {
             self.counts.ambiguous_stores += 1;
-            return;
+            return self.store_ambiguous(place, stored);
         }
         // A group that skips blocks does not say which, so that its parent may not be the block before the first.
         let parent = stored.parent.filter(|_| stored.is_dense());
         for (key, after) in chained(parent, &stored.keys) {
             self.gain(place, key, after);
+        }
+        self.cut();
+    }
+
+    /// Whether a store from the start of a prompt may be what `kv_cache_report_mode=full` says of blocks that are there
+    /// already. It may not if one of them is certain not to be there.
+    fn may_be_report(&self, place: Place, stored: &Stored) -> bool {
+        let held = |key: &BlockKey| self.copies(place, *key) > 0;
+        let keys = &stored.keys;
+        keys.iter().any(held) && keys.iter().all(|it| held(it) || self.doubt.is_of(place, *it))
+    }
+
+    /// Either there is another copy of each, or only a report of what is there. To count a copy too few costs a miss; one
+    /// too many, a block that never goes.
+    fn store_ambiguous(&mut self, place: Place, stored: &Stored) {
+        let parent = stored.parent.filter(|_| stored.is_dense());
+        for (key, after) in chained(parent, &stored.keys) {
+            if self.copies(place, key) > 0 {
+                self.doubt.add(place, key);
+            } else {
+                self.gain(place, key, after);
+            }
         }
         self.cut();
     }
@@ -210,11 +228,14 @@ impl Mirror {
         let told = removed.remaining.len() == removed.keys.len();
         for (i, key) in removed.keys.iter().enumerate() {
             let copies = self.copies(place, *key);
+            let left = removed.remaining.get(i).filter(|_| told);
+            if left.is_some() {
+                self.doubt.settle(place, *key);
+            }
             if copies == 0 {
-                self.counts.unknown_removals += 1;
+                self.counts.unknown_removals += u64::from(!self.doubt.take(place, *key));
                 continue;
             }
-            let left = removed.remaining.get(i).filter(|_| told);
             self.set_copies(place, *key, left.copied().unwrap_or(copies - 1));
         }
         self.cut();
@@ -244,6 +265,12 @@ impl Mirror {
         self.touched.clear();
         self.held = 0;
         self.gpu = Held::default();
+        self.doubt = Doubt::default();
+    }
+
+    /// The engine may hold blocks that the mirror has not.
+    pub fn set_partial(&mut self) {
+        self.doubt = Doubt::of_everything();
     }
 
     /// As [`Self::clear`], and announced as such also where nothing was held: it may be another engine now.
@@ -256,7 +283,9 @@ impl Mirror {
     /// that everything went, and then what there is.
     pub fn rename(&mut self, name: impl Fn(Place, BlockKey) -> Option<BlockKey>) {
         let (blocks, order) = (std::mem::take(&mut self.blocks), std::mem::take(&mut self.order));
+        let doubt = std::mem::take(&mut self.doubt).renamed();
         self.start_anew();
+        self.doubt = doubt;
         for (place, key) in order.into_values() {
             let Some(block) = blocks.get(&(place, key)).filter(|it| it.copies > 0) else { continue };
             let Some(new) = name(place, key) else { continue };

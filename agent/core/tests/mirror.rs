@@ -304,6 +304,8 @@ proptest! {
     fn copies_and_changes_give_what_is_held(ops in proptest::collection::vec(op(), 0..120)) {
         let mut mirror = Mirror::new();
         let mut model: BTreeMap<(Place, BlockKey), u32> = BTreeMap::new();
+        // Copies that there may be beside those.
+        let mut more: BTreeMap<(Place, BlockKey), u32> = BTreeMap::new();
         let mut announced = Set::new();
         let mut servers = [Server::default(), Server::default()];
         let name = |chain: u64, at: u64| key(chain * 100 + at);
@@ -338,8 +340,16 @@ proptest! {
                     if parent.is_some_and(|it| !model.contains_key(&(place, it))) {
                         continue;
                     }
-                    if parent.is_some() || !keys.iter().all(|key| model.contains_key(&(place, *key))) {
-                        keys.iter().for_each(|key| *model.entry((place, *key)).or_default() += 1);
+                    let held = |key: &BlockKey| model.contains_key(&(place, *key));
+                    let may_be = |key: &BlockKey| held(key) || more.contains_key(&(place, *key));
+                    let is_ambiguous = parent.is_none() && keys.iter().any(held) && keys.iter().all(may_be);
+                    for key in &keys {
+                        let copies = model.entry((place, *key)).or_default();
+                        if !is_ambiguous || *copies == 0 {
+                            *copies += 1;
+                        } else {
+                            *more.entry((place, *key)).or_default() += 1;
+                        }
                     }
                     let tokens = vec![0; keys.len()];
                     mirror.store(&Stored { keys, parent, tokens, block_size: 1, tier: Some(tier), ..Stored::default() });
@@ -351,11 +361,17 @@ proptest! {
                         if *count == 0 {
                             model.remove(&at);
                         }
+                    } else if let Some(count) = more.get_mut(&at) {
+                        *count -= 1;
+                        if *count == 0 {
+                            more.remove(&at);
+                        }
                     }
                     mirror.remove(&Removed { keys: vec![at.1], tier: Some(tier), group: None, ..Removed::default() });
                 }
                 Op::Clear => {
                     model.clear();
+                    more.clear();
                     mirror.clear();
                 }
                 Op::Announce => announce(&mut mirror, &mut announced, &mut servers)?,

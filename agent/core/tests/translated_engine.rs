@@ -89,11 +89,13 @@ fn engine() -> Engine {
     Engine::new(config, Instant::now(), 0)
 }
 
-/// An engine with private names, an agent that hears it, a server, and what the mirror would hold by the private names.
+/// An engine with private names, an agent that hears it, a server, and what a mirror would hold by the private names: at
+/// least, where no store from the start of a prompt counts as another copy, and at most, where each does.
 struct World {
     engine: Engine,
     published: u64,
     raw: Mirror,
+    most: Mirror,
     view: BTreeSet<(Place, BlockKey)>,
     /// All blocks that there ever were.
     paths: BTreeMap<BlockKey, Path>,
@@ -102,8 +104,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let (raw, view, paths) = (Mirror::new(), BTreeSet::new(), BTreeMap::new());
-        Self { engine: engine(), published: 0, raw, view, paths, now: Instant::now() }
+        let (mut raw, most) = (Mirror::new(), Mirror::new());
+        raw.set_partial();
+        let (view, paths) = (BTreeSet::new(), BTreeMap::new());
+        Self { engine: engine(), published: 0, raw, most, view, paths, now: Instant::now() }
     }
 
     fn publish(&mut self, event: &[u8]) {
@@ -130,17 +134,22 @@ impl World {
 
     fn store(&mut self, it: &Stored) {
         self.raw.store(it);
+        let parent = it.parent.or(Some(BlockKey::from_u64(0)));
+        self.most.store(&Stored { parent, ..it.clone() });
         self.publish(&stored_event(it));
     }
 
     fn remove(&mut self, key: BlockKey, tier: Tier) {
         let removed = Removed { keys: vec![key], tier: Some(tier), group: None, remaining: Vec::new() };
         self.raw.remove(&removed);
+        self.most.remove(&removed);
         self.publish(&removed_event(&removed));
     }
 
     fn clear(&mut self) {
         self.raw.clear();
+        self.raw.set_partial();
+        self.most.clear();
         self.publish(&event("AllBlocksCleared", 0));
     }
 
@@ -151,13 +160,14 @@ impl World {
     fn check(&self) {
         let is_translated = self.is_translated();
         let held = |path: &[u8], place| self.raw.copies(place, private(path)) > 0;
+        let may_be = |path: &[u8], place| self.most.copies(place, private(path)) > 0;
         let mut may = BTreeSet::new();
         for path in self.paths.values() {
             let name = if is_translated { plain(path) } else { private(path) };
-            for place in [Place::GPU, CPU].into_iter().filter(|it| held(path, *it)) {
+            for place in [Place::GPU, CPU].into_iter().filter(|it| may_be(path, *it)) {
                 may.insert((place, name));
                 let copies =
-                    (self.engine.mirror().copies(place, name), self.raw.copies(place, private(path)));
+                    (self.engine.mirror().copies(place, name), self.most.copies(place, private(path)));
                 assert!(copies.0 <= copies.1, "{path:?}: {copies:?}");
             }
             // What a prompt can hit must be there; a block whose parent went is of no use to anybody.

@@ -361,6 +361,9 @@ impl Engine {
         } else {
             self.mirror.clear();
         }
+        if !complete {
+            self.mirror.set_partial();
+        }
         self.renaming.clear();
         self.is_whole = complete;
         self.portrait.set_completeness(Completeness::PartialSince { unix_ms });

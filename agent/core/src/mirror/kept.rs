@@ -60,6 +60,8 @@ impl Mirror {
             self.gain(place, key, after);
             self.set_copies(place, key, copies);
         }
+        // Of which there were more copies is not kept.
+        self.set_partial();
         self.set_num_gpu_blocks(num_gpu_blocks);
     }
 }

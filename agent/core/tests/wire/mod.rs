@@ -15,11 +15,15 @@ pub(crate) struct Wire {
     rank: u8,
     next: u64,
     copies: BTreeMap<u64, u32>,
+    /// Copies that there may be beside these; of everything, where what was before is not known.
+    more: BTreeMap<u64, u32>,
+    is_part: bool,
 }
 
 impl Wire {
     pub(crate) fn new(id: u64) -> Self {
-        Self { id, bytes: false, rank: 0, next: 0, copies: BTreeMap::new() }
+        let (copies, more) = (BTreeMap::new(), BTreeMap::new());
+        Self { id, bytes: false, rank: 0, next: 0, copies, more, is_part: false }
     }
 
     /// The same with hashes of 32 bytes.
@@ -60,8 +64,16 @@ impl Wire {
 
     pub(crate) fn stored(&mut self, chain: u64, from: u64, len: u64) -> Vec<Vec<u8>> {
         let keys: Vec<_> = (from..from + len).map(|at| Self::key(chain, at)).collect();
-        if from > 0 || keys.iter().any(|it| !self.copies.contains_key(it)) {
-            keys.iter().for_each(|it| *self.copies.entry(*it).or_default() += 1);
+        let held = |it: &u64| self.copies.contains_key(it);
+        let may_be_held = |it: &u64| held(it) || self.is_part || self.more.contains_key(it);
+        let is_ambiguous = from == 0 && keys.iter().any(held) && keys.iter().all(may_be_held);
+        for key in &keys {
+            let copies = self.copies.entry(*key).or_default();
+            if !is_ambiguous || *copies == 0 {
+                *copies += 1;
+            } else {
+                *self.more.entry(*key).or_default() += 1;
+            }
         }
         let mut event = b"\x96\xabBlockStored".to_vec();
         self.hashes(&mut event, &keys);
@@ -85,6 +97,11 @@ impl Wire {
                 if *copies == 0 {
                     self.copies.remove(key);
                 }
+            } else if let Some(more) = self.more.get_mut(key) {
+                *more -= 1;
+                if *more == 0 {
+                    self.more.remove(key);
+                }
             }
         }
         let mut event = b"\x92\xacBlockRemoved".to_vec();
@@ -94,12 +111,15 @@ impl Wire {
 
     pub(crate) fn cleared(&mut self) -> Vec<Vec<u8>> {
         self.copies.clear();
+        self.more.clear();
+        self.is_part = false;
         self.batch(b"\x91\xb0AllBlocksCleared")
     }
 
     /// A batch of which nothing can be read, after which nothing is known.
     pub(crate) fn garbage(&mut self) -> Vec<Vec<u8>> {
         self.copies.clear();
+        self.is_part = true;
         let mut frames = self.batch(b"");
         frames[2] = vec![0xc1];
         frames
