@@ -116,7 +116,8 @@ impl World {
             replay,
             buffer,
             now,
-            wire: Wire::new(0),
+            // The number of a publisher is the time of its batches.
+            wire: Wire::new(1_000),
             batches: Vec::new(),
             process: 1,
             under_way: Vec::new(),
@@ -153,8 +154,9 @@ impl World {
             Op::Lose if !self.under_way.is_empty() => drop(self.under_way.remove(0)),
             Op::Lose => (),
             Op::Scrape => {
-                let text =
-                    format!("process_start_time_seconds {}\nvllm:num_requests_running 0\n", self.process);
+                // Between what the process before published and what this one does.
+                let start = self.process * 1_000 - 500;
+                let text = format!("process_start_time_seconds {start}\nvllm:num_requests_running 0\n");
                 self.engine.on_metrics(Metrics::parse(&text, 0), now, now, 1);
             }
             Op::Disconnect => self.disconnect(),

@@ -57,6 +57,52 @@ fn a_message_may_be_quicker_than_the_news_of_its_connection() {
     Publisher::new(true).live("0a 1a").said("Start/complete 0a 1a");
 }
 
+#[test]
+fn a_message_that_is_quicker_than_the_news_of_its_connection_may_be_another_publishers() {
+    let mut it = joined(true);
+    it.disconnected()
+        .live("4b")
+        .said("")
+        .connected()
+        .live("5b")
+        .replay(3, "3b 4b 5b")
+        .said("Restarted/partial");
+    it.replay(0, "0b 1b 2b 3b 4b 5b").said("Start/complete 0b 1b 2b 3b 4b 5b");
+    let mut it = joined(true);
+    it.disconnected().live("4a").replay(3, "3a 4a").said("4a").live("5a").said("5a").asks_nothing();
+}
+
+#[test]
+fn what_waits_when_a_connection_is_made_may_be_left_of_another() {
+    // A publisher that connects while the connection of the one before is still there.
+    let mut it = joined(true);
+    it.checked().live("4a 5a 6a").connected().replay(3, "3b 4b").said("Restarted/partial");
+    it.replay(0, "0b 1b 2b 3b 4b").said("Start/complete 0b 1b 2b 3b 4b").asks_nothing();
+}
+
+#[test]
+fn a_gap_after_a_check_was_answered_is_asked_for() {
+    let mut it = joined(true);
+    it.checked().live("6a").replay(3, "3a").said("").replay(3, "3a 4a 5a 6a").said("4a 5a 6a").asks_nothing();
+}
+
+#[test]
+fn a_gap_that_a_failed_check_could_not_fill_is_asked_for_from_the_first_batch() {
+    let mut it = joined(true);
+    it.checked().live("6a").fail().said("Lost/partial 6a");
+    it.checked().replay(0, "0a 1a 2a 3a 4a 5a 6a").said("Start/complete 0a 1a 2a 3a 4a 5a 6a");
+}
+
+#[test]
+fn without_replay_a_start_time_is_news_of_what_is_heard_after_a_lost_connection() {
+    let mut it = Publisher::new(false);
+    it.started(Some(1.0)).connected().disconnected().connected().live("0b").started(Some(2.0));
+    it.said("Start/complete 0b");
+    let mut it = joined(false);
+    it.started(Some(1.0)).disconnected().live("4a").disconnected().said("Unproven/partial");
+    it.connected().live("0b").started(Some(2.0)).said("Start/complete 0b");
+}
+
 fn joined(replay: bool) -> Publisher {
     let mut it = Publisher::new(replay);
     it.connected();
@@ -253,15 +299,30 @@ fn what_waited_for_a_start_time_and_went_lost_is_missed() {
 #[test]
 fn what_is_left_of_an_old_connection_is_not_the_new_process() {
     let mut it = joined(false);
+    it.published = 1.9;
     it.started(Some(1.0)).live("4a").started(Some(2.0)).said("4a Restarted/partial");
     // The old one's last batches, which the new one's start time would prove.
-    it.live("5a 6a").said("Start/partial 5a 6a").disconnected().said("Unproven/partial");
-    it.connected().live("0b").started(Some(2.0)).said("Start/complete 0b").disconnected().started(Some(2.0));
-    it.said("");
+    it.live("5a 6a").said("Start/partial 5a 6a").disconnected().said("");
+    it.connected().live("0b").started(Some(2.0)).said("Unproven/partial Start/complete 0b");
+    it.published = 9.0;
+    it.disconnected().started(Some(2.0)).said("");
     // Also where all of it was left.
     let mut it = Publisher::new(false);
+    it.published = 1.9;
     it.started(Some(1.0)).connected().started(Some(2.0)).live("0a 1a").said("Start/complete 0a 1a");
-    it.disconnected().said("Unproven/partial");
+    it.disconnected().started(Some(2.0)).said("Unproven/partial");
+}
+
+#[test]
+fn a_process_that_started_later_did_not_publish_what_is_known() {
+    // The first start time that is heard may be that of the next process already.
+    let mut it = joined(false);
+    it.published = 2.5;
+    it.started(Some(2.0)).disconnected().connected().live("4b").started(Some(2.0));
+    it.said("Unproven/partial Start/partial 4b");
+    let mut it = joined(false);
+    it.published = 3.0;
+    it.started(Some(2.0)).disconnected().connected().live("4a").started(Some(2.0)).said("4a");
 }
 
 #[test]
@@ -270,7 +331,7 @@ fn a_start_time_from_before_the_disconnection_proves_nothing() {
     it.started(Some(1.0)).said("");
     let before = it.now;
     it.disconnected().live("4b");
-    let outputs = it.sequence.on_process_start(Some(1.0), before);
+    let outputs = it.sequence.on_process_start(Some(1.0), before, Some(it.published));
     it.say(outputs).said("");
     it.started(Some(2.0)).said("Restarted/partial Start/partial 4b");
 }

@@ -128,7 +128,7 @@ fn a_process_start_time_counts_for_the_connection_on_which_it_was_asked_for() {
     let before = it.now;
     it.now += Duration::from_secs(1);
     it.connected().live("4b");
-    let outputs = it.sequence.on_process_start(Some(1.0), before);
+    let outputs = it.sequence.on_process_start(Some(1.0), before, None);
     it.say(outputs).said("");
 }
 
@@ -141,14 +141,6 @@ fn what_cannot_be_proved_is_not_taken() {
     assert!(!Publisher::new(false).sequence.restore(position));
     assert!(Publisher::new(true).sequence.restore(position));
     it.agent_restarts(true).connected().replay(0, "0a 1a").said("1a Proved");
-}
-
-#[test]
-fn what_is_left_of_an_old_connection_is_not_written_down_as_the_new_process() {
-    let mut it = Publisher::new(false);
-    it.connected().started(Some(1.0)).live("0a 1a").started(Some(2.0)).live("2a");
-    assert_eq!(it.sequence.position().unwrap().process_start, None);
-    assert_eq!(it.sequence.position().unwrap().last, 2);
 }
 
 #[test]

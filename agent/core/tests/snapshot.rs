@@ -1,17 +1,25 @@
 //! What is written down and read again is the same; anything else is refused.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may panic, and starts at some time"
+)]
+
+use std::time::Instant;
 
 use kvpick_agent_core::{
     decode::{Removed, Stored},
     domain::Learnt,
+    engine::{Config, Engine},
+    load::Metrics,
     mirror::{Kept, Mirror},
     sequence::Position,
     snapshot::{MAX_BYTES, Snapshot, SnapshotError},
 };
 use kvpick_proto::{
     naming::{Algorithm, BlockKey, ExtraKeyShape},
-    words::{Completeness, Group, KeyKind, Place, Tier},
+    words::{Completeness, Group, KeyKind, Place, ReplicaName, Tier},
 };
 use proptest::prelude::*;
 
@@ -203,4 +211,21 @@ proptest! {
     fn no_bytes_bring_it_down(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         prop_assert!(Snapshot::decode(&bytes).is_err());
     }
+}
+
+#[test]
+fn what_the_process_before_published_is_not_written_down_as_the_next_one_s() {
+    let name = ReplicaName { address: "10.0.0.1:8000".parse().unwrap(), rank: 0 };
+    let now = Instant::now();
+    let mut engine = Engine::new(Config::new(name), now, 1);
+    engine.on_connected(now);
+    let batch = |number: u64, time: u8| {
+        vec![Vec::new(), number.to_be_bytes().to_vec(), vec![0x93, time, 0x91, 0x91, 0xa1, b'x', 0]]
+    };
+    let metrics = Metrics::parse("process_start_time_seconds 50\nvllm:num_requests_running 0\n", 0);
+    engine.on_frames(batch(0, 40), now, 1).unwrap();
+    engine.on_metrics(metrics, now, now, 1);
+    assert_eq!(engine.position().unwrap().process_start, None);
+    engine.on_frames(batch(1, 60), now, 1).unwrap();
+    assert_eq!(engine.position().unwrap().process_start, Some(50.0));
 }

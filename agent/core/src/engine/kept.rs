@@ -7,7 +7,7 @@ use kvpick_proto::words::Completeness;
 use super::{Engine, SETTLE};
 use crate::{
     mirror::Kept,
-    sequence::{Position, Why},
+    sequence::{Position, Why, is_of},
     snapshot::Snapshot,
 };
 
@@ -36,7 +36,10 @@ impl Engine {
     /// there is nothing that a later run could go on from.
     #[must_use]
     pub fn position(&self) -> Option<Position> {
-        self.sequence.position()
+        let position = self.sequence.position()?;
+        // Else it may be that of the process after the one that published.
+        let process_start = position.process_start.filter(|it| is_of(Some(*it), self.published));
+        Some(Position { process_start, ..position })
     }
 
     /// What a later run of the agent needs to go on; `None` as for [`Self::position`]. Costs one pass over the blocks:
@@ -44,7 +47,7 @@ impl Engine {
     /// to be filled.
     #[must_use]
     pub fn snapshot(&self, mut room: Vec<Kept>) -> Option<Snapshot> {
-        let position = self.sequence.position()?;
+        let position = self.position()?;
         self.mirror.kept_into(&mut room);
         let description = self.portrait.description();
         Some(Snapshot {

@@ -61,6 +61,8 @@ pub struct Engine {
     /// Engine batch up to which everything is in the mirror, and what of that was announced.
     applied: Option<u64>,
     announced: Option<u64>,
+    /// When the last batch was published, by the engine's clock.
+    published: Option<f64>,
     /// Since when there is something to announce, and when something was.
     dirty: Option<Instant>,
     flushed: Option<Instant>,
@@ -89,6 +91,7 @@ impl Engine {
             heard: None,
             applied: None,
             announced: None,
+            published: None,
             dirty: None,
             flushed: None,
             settled_at: (config.events && config.replay).then(|| now + SETTLE),
@@ -211,7 +214,7 @@ impl Engine {
             self.load = None;
             return;
         }
-        let outputs = self.sequence.on_process_start(metrics.process_start, asked);
+        let outputs = self.sequence.on_process_start(metrics.process_start, asked, self.published);
         self.follow(outputs, now, unix_ms);
         if let Some(blocks) = metrics.cache.num_gpu_blocks {
             self.mirror.set_num_gpu_blocks(blocks);
@@ -340,6 +343,7 @@ impl Engine {
         self.counts.batches += 1;
         match Batch::decode(&message.payload) {
             Ok(batch) => {
+                self.published = Some(batch.time);
                 self.counts.unknown_events += u64::from(batch.unknown);
                 batch.events.into_iter().for_each(|event| self.event(event));
             }

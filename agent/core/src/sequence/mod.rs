@@ -15,6 +15,7 @@ mod waiting;
 use std::time::{Duration, Instant};
 
 use asking::Asking;
+pub(crate) use asking::is_of;
 pub use output::{Output, ReplayRequest, Why};
 use recent::{Recent, digest};
 pub use restored::Position;
@@ -42,13 +43,12 @@ pub struct Sequence {
     asking: Option<Asking>,
     request: Option<ReplayRequest>,
     last_id: u64,
+    /// Whether the connection was lost and nothing was asked since, so that what comes may be another publisher's.
+    unproven: bool,
     waiting: Waiting,
     /// Since when the connection is lost with no replay to prove anything, but a process start time that may.
     doubt: Option<Instant>,
     process_start: Option<f64>,
-    is_connected: bool,
-    /// Whether that changed within this connection, so that what is heard on it is not of that process.
-    moved: bool,
     /// While what is known is an earlier run's, and not proved.
     restored: Option<Restored>,
 }
@@ -66,11 +66,10 @@ impl Sequence {
             asking: None,
             request: None,
             last_id: 0,
+            unproven: false,
             waiting: Waiting::new(),
             doubt: None,
             process_start: None,
-            is_connected: false,
-            moved: false,
             restored: None,
         }
     }
@@ -112,9 +111,10 @@ impl Sequence {
 
     /// The subscription has a connection now.
     pub fn on_connected(&mut self, now: Instant) {
-        self.is_connected = true;
         self.restored = self.restored.map(|_| Restored::connected(now));
         if self.replay {
+            // What waited may be left of another publisher. What is this one's is in its answer.
+            self.waiting.clear();
             self.ask(true);
         }
     }
@@ -132,7 +132,6 @@ impl Sequence {
 
     /// The subscription's connection is lost: from here on it may be another publisher.
     pub fn on_disconnected(&mut self, now: Instant) -> Vec<Output> {
-        self.is_connected = false;
         self.replayed_to = 0;
         self.request = None;
         let was_rebuilding = self.is_rebuilding();
@@ -146,25 +145,36 @@ impl Sequence {
         if self.restored.is_some() {
             // Another connection may prove it.
             self.restored = Some(Restored::default());
-            self.moved = false;
             return Vec::new();
         }
-        let moved = std::mem::take(&mut self.moved);
-        if self.replay || self.next.is_none() {
+        if self.replay {
             // The replay upon the next connection tells.
+            self.unproven = self.next.is_some();
+            return Vec::new();
+        }
+        if self.next.is_none() {
+            // What is heard next may be another process's, which the next start time is news of, not a change.
+            self.process_start = None;
             return Vec::new();
         }
         // What waited for a proof is gone, and nothing would show that.
         let lost = self.doubt.take().is_some() && were_waiting;
-        if self.process_start.is_some() && !lost && !moved {
+        if self.process_start.is_some() && !lost {
             self.doubt = Some(now);
             return Vec::new();
         }
+        self.process_start = None;
         vec![self.forget(Why::Unproven)]
     }
 
     /// The engine's process start time, from metrics that were asked for at `asked`; `None` if they have none.
-    pub fn on_process_start(&mut self, start: Option<f64>, asked: Instant) -> Vec<Output> {
+    /// `published`: when the last batch delivered was. One from before a process started is not of that process.
+    pub fn on_process_start(
+        &mut self,
+        start: Option<f64>,
+        asked: Instant,
+        published: Option<f64>,
+    ) -> Vec<Output> {
         if self.restored.is_some() && !self.replay {
             return self.on_process_start_restored(start, asked);
         }
@@ -175,14 +185,13 @@ impl Sequence {
         let changed = matches!((self.process_start, start), (Some(was), Some(is)) if was != is);
         let mut outputs = Vec::new();
         if self.doubt.take().is_some() {
-            if changed || start.is_none() {
+            if changed || !is_of(start, published) {
                 let why = if changed { Why::Restarted } else { Why::Unproven };
                 outputs.push(self.forget(why));
             }
             self.drain(false, &mut outputs);
             self.make_up(false, &mut outputs);
         } else if changed {
-            self.moved = self.is_connected;
             match &mut self.asking {
                 Some(asking) => asking.urgent = true,
                 None if self.next.is_none() => (),
@@ -199,10 +208,16 @@ impl Sequence {
         let mut outputs = Vec::new();
         if self.restored.is_some() {
             self.live_restored(message, &mut outputs);
-        } else if self.asking.is_none() && self.doubt.is_none() {
+            return outputs;
+        }
+        if self.asking.is_none() && self.doubt.is_none() && !self.unproven {
             self.live(message, false, &mut outputs);
-        } else {
-            self.waiting.push(message);
+            return outputs;
+        }
+        self.waiting.push(message);
+        if self.unproven {
+            // It was quicker than the news of its connection.
+            self.ask(true);
         }
         outputs
     }
@@ -252,21 +267,26 @@ impl Sequence {
             self.next = None;
         }
         self.whole |= asking.answered || asking.urgent;
-        self.drain(true, &mut outputs);
-        // A gap that this replay would have filled is one that a later one may fill.
-        self.whole |= outputs.iter().any(|it| matches!(it, Output::Reset { complete: false, .. }));
+        if let Some(message) = self.waiting.pop() {
+            let before = outputs.len();
+            self.live(message, true, &mut outputs);
+            // What is given up for want of this answer can be had by a later one.
+            self.whole |= matches!(outputs.get(before), Some(Output::Reset { .. }));
+        }
+        self.drain(false, &mut outputs);
         self.make_up(false, &mut outputs);
         outputs
     }
 
     fn ask(&mut self, urgent: bool) {
-        let last = self.recent.last();
-        let last = last.filter(|(number, _)| Some(*number) == self.last() && !self.whole);
+        let last = self.recent.last().filter(|(number, _)| Some(*number) == self.last() && !self.whole);
         self.last_id += 1;
+        self.unproven = false;
         let (from, proof) = last.map_or((0, None), |(number, digest)| (number, Some(digest)));
-        let (next_before, urgent) = (self.next, urgent || self.restored.is_some());
-        self.asking = Some(Asking { id: self.last_id, from, proof, urgent, answered: false, next_before });
-        self.request = Some(ReplayRequest { id: self.last_id, from });
+        let (next_before, had_waiting) = (self.next, !self.waiting.is_empty());
+        let (id, urgent) = (self.last_id, urgent || self.restored.is_some());
+        self.asking = Some(Asking { id, from, proof, urgent, answered: false, next_before, had_waiting });
+        self.request = Some(ReplayRequest { id, from });
     }
 
     fn replayed(&mut self, asking: Asking, message: Message, outputs: &mut Vec<Output>) {
@@ -316,7 +336,7 @@ impl Sequence {
         }
         self.whole = false;
         self.replayed_to = self.next.unwrap_or(0);
-        self.drain(asking.next_before == self.next, outputs);
+        self.drain(asking.had_waiting && asking.next_before == self.next, outputs);
         self.make_up(true, outputs);
     }
 
@@ -326,8 +346,8 @@ impl Sequence {
         self.ask(true);
     }
 
-    /// A live batch with no replay under way. `fruitless`: a replay was just asked for and gave nothing new, so that
-    /// asking again would go on for ever.
+    /// A live batch with no replay under way. `fruitless`: a replay was just asked for because of it and gave nothing
+    /// new, so that asking again would go on for ever.
     fn live(&mut self, message: Message, fruitless: bool, outputs: &mut Vec<Output>) {
         let number = message.sequence;
         let Some(next) = self.next else {

@@ -45,9 +45,7 @@ impl Sequence {
             return None;
         }
         let (last, digest) = self.recent.last().filter(|(number, _)| Some(*number) == self.last())?;
-        // What is left of an old connection is not of the process that answers now.
-        let process_start = self.process_start.filter(|_| !self.moved);
-        Some(Position { last, digest, process_start })
+        Some(Position { last, digest, process_start: self.process_start })
     }
 
     /// Goes on from there, before anything was heard of the publisher. [`Output::Proved`] or [`Output::Reset`] follows;
@@ -92,8 +90,6 @@ impl Sequence {
             self.join(&mut outputs);
             return outputs;
         }
-        // It may have changed within this connection.
-        self.moved = self.is_connected && start.is_some();
         self.process_start = start;
         let why = if start.is_some() { Why::Restarted } else { Why::Unproven };
         outputs.push(self.forget(why));

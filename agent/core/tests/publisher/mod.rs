@@ -20,13 +20,15 @@ pub(crate) struct Publisher {
     pub(crate) sequence: Sequence,
     pub(crate) now: Instant,
     pub(crate) said: Vec<String>,
+    /// When its last batch was published.
+    pub(crate) published: f64,
     /// The last request answered.
     id: u64,
 }
 
 impl Publisher {
     pub(crate) fn new(replay: bool) -> Self {
-        Self { sequence: Sequence::new(replay), now: Instant::now(), said: Vec::new(), id: 0 }
+        Self { sequence: Sequence::new(replay), now: Instant::now(), said: Vec::new(), published: 1e9, id: 0 }
     }
 
     /// The agent begins anew, and goes on from what it had written down.
@@ -117,7 +119,7 @@ impl Publisher {
 
     pub(crate) fn started(&mut self, at: Option<f64>) -> &mut Self {
         self.now += Duration::from_secs(1);
-        let outputs = self.sequence.on_process_start(at, self.now);
+        let outputs = self.sequence.on_process_start(at, self.now, Some(self.published));
         self.say(outputs)
     }
 
