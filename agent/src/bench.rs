@@ -1,6 +1,7 @@
 //! For `benches/reader.rs`: the agent's whole path from an engine's socket to its mirror, with no servers and no API.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -27,9 +28,9 @@ use crate::{
 pub async fn hear(events: &EventsConfig, batches: u64) -> std::io::Result<(Instant, Counts)> {
     let (mut node, (start, unix_ms)) = (Node::default(), now());
     let name = ReplicaName { address: ([127, 0, 0, 1], 0).into(), rank: 0 };
-    let config = Config { name, events: true, replay: false, rank_by_header: false, roots: Vec::new() };
+    let config = Config::new(name);
     let handle = node.add_engine(config, start, unix_ms);
-    let (shared, drain) = (Arc::new(Shared::new(node)), Drain::new());
+    let (shared, drain) = (Arc::new(Shared::new(node, BTreeMap::new())), Drain::new());
     let sockets = Opened::open(events).run()?;
     drain.spawn("engine", drive(Arc::clone(&shared), handle, Some(sockets), drain.clone()));
     let counts = loop {

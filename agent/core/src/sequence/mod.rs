@@ -22,7 +22,7 @@ pub use restored::Position;
 use restored::Restored;
 use waiting::Waiting;
 
-use crate::decode::{Message, Replayed};
+use crate::decode::Message;
 
 /// How long a process start time may prove after a lost connection that the publisher is the same. An engine that does
 /// not say it for so long may not say it for hours, and what is known of it may be another's.
@@ -239,111 +239,6 @@ impl Sequence {
             self.make_up(false, &mut outputs);
         }
         outputs
-    }
-
-    /// An answer of the replay socket.
-    pub fn on_replayed(&mut self, id: u64, replayed: Replayed) -> Vec<Output> {
-        let mut outputs = Vec::new();
-        let Some(asking) = self.asking.filter(|it| it.id == id) else { return outputs };
-        match replayed {
-            Replayed::Message(message) => self.replayed(asking, message, &mut outputs),
-            Replayed::End => self.replay_ended(asking, &mut outputs),
-        }
-        outputs
-    }
-
-    /// The replay socket does not answer, or not any further.
-    pub fn on_replay_failed(&mut self, id: u64) -> Vec<Output> {
-        let mut outputs = Vec::new();
-        let Some(asking) = self.asking.take_if(|it| it.id == id) else { return outputs };
-        self.request = None;
-        if asking.answered {
-            // The batches that it did not come to may have been removals.
-            outputs.push(self.forget(Why::Lost));
-        } else if asking.urgent && self.last().is_some() {
-            outputs.push(self.forget(Why::Unproven));
-        } else if asking.urgent {
-            // Nothing was known, and nothing is; what comes is a part.
-            self.next = None;
-        }
-        self.whole |= asking.answered || asking.urgent;
-        if let Some(message) = self.waiting.pop() {
-            let before = outputs.len();
-            self.live(message, true, &mut outputs);
-            // What is given up for want of this answer can be had by a later one.
-            self.whole |= matches!(outputs.get(before), Some(Output::Reset { .. }));
-        }
-        self.drain(false, &mut outputs);
-        self.make_up(false, &mut outputs);
-        outputs
-    }
-
-    fn ask(&mut self, urgent: bool) {
-        let last = self.recent.last().filter(|(number, _)| Some(*number) == self.last() && !self.whole);
-        self.last_id += 1;
-        self.unproven = false;
-        let (from, proof) = last.map_or((0, None), |(number, digest)| (number, Some(digest)));
-        let (next_before, had_waiting) = (self.next, !self.waiting.is_empty());
-        let (id, urgent) = (self.last_id, urgent || self.restored.is_some());
-        self.asking = Some(Asking { id, from, proof, urgent, answered: false, next_before, had_waiting });
-        self.request = Some(ReplayRequest { id, from });
-    }
-
-    fn replayed(&mut self, asking: Asking, message: Message, outputs: &mut Vec<Output>) {
-        let number = message.sequence;
-        if !asking.answered {
-            if number < asking.from {
-                return;
-            }
-            self.asking = Some(Asking { answered: true, ..asking });
-            match asking.proof {
-                Some(proof) if number == asking.from => {
-                    if digest(&message.payload) != proof {
-                        self.restarted(outputs);
-                    }
-                    return;
-                }
-                // Its buffer does not go back that far.
-                Some(_) => outputs.push(self.forget(Why::Lost)),
-                None => outputs.push(self.forget_for(Why::Start, number == 0)),
-            }
-            return self.deliver(message, outputs);
-        }
-        match self.next {
-            Some(next) if number < next => (),
-            // A batch that the publisher itself could not send.
-            Some(next) if number > next => {
-                outputs.push(self.forget(Why::Lost));
-                self.deliver(message, outputs);
-            }
-            Some(_) | None => self.deliver(message, outputs),
-        }
-    }
-
-    fn replay_ended(&mut self, asking: Asking, outputs: &mut Vec<Output>) {
-        if !asking.answered {
-            if asking.proof.is_some() {
-                // It has not sent what we know, so it is not who sent it.
-                return self.restarted(outputs);
-            }
-            outputs.push(self.forget_for(Why::Start, true));
-            self.next = Some(0);
-        }
-        self.asking = None;
-        self.request = None;
-        if self.restored.take().is_some() {
-            outputs.push(Output::Proved);
-        }
-        self.whole = false;
-        self.replayed_to = self.next.unwrap_or(0);
-        self.drain(asking.had_waiting && asking.next_before == self.next, outputs);
-        self.make_up(true, outputs);
-    }
-
-    /// It is another publisher: ask it for all it has.
-    fn restarted(&mut self, outputs: &mut Vec<Output>) {
-        outputs.push(self.forget(Why::Restarted));
-        self.ask(true);
     }
 
     /// A live batch with no replay under way. `fruitless`: a replay was just asked for because of it and gave nothing
