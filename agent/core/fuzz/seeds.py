@@ -43,6 +43,12 @@ for folder in sorted((testdata / "captures").iterdir()):
             steps += bytes([step]) + len(payload).to_bytes(2, "big") + payload + b"\x0e"
         write("engine", f"{folder.name}-{settings}", steps + (b"\x0a\x0e" if step else b""))
 
+# A field that no released vLLM sends yet.
+removed = b"\x84\xa4type\xacBlockRemoved\xacblock_hashes\x92\x01\x02\xa6medium\xa3GPU\xb5remaining_copy_counts\x92\x00\x01"
+payload = b"\x93\xcb" + bytes(8) + b"\x91" + removed + b"\x00"
+write("decode", "remaining-copies", payload)
+write("engine", "remaining-copies", b"\x00\x00" + len(payload).to_bytes(2, "big") + payload + b"\x0e")
+
 number, end = (7).to_bytes(8, "big"), b"\xff" * 8
 write("replayed", "message", split([b"", number, b"payload"]))
 write("replayed", "message-with-topic", split([b"", b"topic", number, b"payload"]))
