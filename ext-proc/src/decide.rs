@@ -206,7 +206,7 @@ fn prepare(
         Ok(prompts) => prompts,
         Err(error) => {
             tracing::info!(%error, "no tokens for this request");
-            return bare(shared, model, Reason::of(error.label()));
+            return bare(shared, model, Reason::from(&error));
         }
     };
     let chains = pick::chain(plan.namings.clone(), &prompts, request.cache_salt.as_deref());

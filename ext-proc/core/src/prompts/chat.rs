@@ -1,6 +1,10 @@
 //! What a chat hands to its template: the variables beside the messages.
 
-use super::{PromptError, Settings, flag};
+use super::{
+    PromptError, Settings,
+    build::{field as bad, list},
+    flag,
+};
 use crate::request::json::{Json, Object};
 
 /// A chat request's template variables, without messages and special tokens.
@@ -13,21 +17,19 @@ pub(super) struct Chat {
 }
 
 impl Chat {
-    /// The variables that vLLM makes of `body`: server defaults go under the request's `chat_template_kwargs`, those
+    /// The variables that vLLM makes of `body`: `defaults` go under the request's `chat_template_kwargs`, those
     /// under its own fields, where null and `"auto"` count as unset.
-    pub(super) fn of(body: &Object, settings: &Settings) -> Result<Self, PromptError> {
-        let mut variables: Object = settings
-            .default_chat_template_kwargs
-            .iter()
-            .map(|(key, value)| (key.clone(), value.into()))
-            .collect();
+    pub(super) fn of(
+        body: &Object,
+        defaults: &serde_json::Map<String, serde_json::Value>,
+        settings: &Settings,
+    ) -> Result<Self, PromptError> {
+        let mut variables: Object = defaults.iter().map(|(key, value)| (key.clone(), value.into())).collect();
+        overlay(&mut variables, [("tools", tools(body, settings)?)]);
         let mut thinking_given = false;
         match body.get("chat_template_kwargs") {
             None | Some(Json::Null) => {}
             Some(Json::Object(kwargs)) => {
-                if kwargs.contains_key("chat_template") {
-                    return Err(PromptError::UntrustedTemplate);
-                }
                 if kwargs.contains_key("tokenize") {
                     return Err(bad("chat_template_kwargs.tokenize", "is not the request's to set"));
                 }
@@ -51,9 +53,12 @@ impl Chat {
         overlay(&mut variables, [("documents", or_null("documents")), ("reasoning_effort", effort)]);
         variables.insert("add_generation_prompt".into(), Json::Bool(generates));
         variables.entry("documents".into()).or_insert(Json::Null);
-        variables.insert("tools".into(), tools(body, settings)?);
+        variables.entry("tools".into()).or_insert(Json::Null);
+        if !matches!(variables.get("tools"), Some(Json::Null | Json::Array(_))) {
+            return Err(bad("chat_template_kwargs.tools", "want an array"));
+        }
         // They are arguments of the renderer, not of the template.
-        for name in ["continue_final_message", "messages"] {
+        for name in ["chat_template", "continue_final_message", "messages"] {
             variables.shift_remove(name);
         }
         Ok(Self { variables, continues })
@@ -78,12 +83,7 @@ fn overlay<'a>(variables: &mut Object, over: impl IntoIterator<Item = (&'a str, 
 fn tools(body: &Object, settings: &Settings) -> Result<Json, PromptError> {
     let unused = settings.exclude_tools_when_tool_choice_none
         && body.get("tool_choice").and_then(Json::as_str) == Some("none");
-    let given = match body.get("tools") {
-        None | Some(Json::Null) => return Ok(Json::Null),
-        Some(Json::Array(tools)) if tools.is_empty() || unused => return Ok(Json::Null),
-        Some(Json::Array(tools)) => tools,
-        Some(_) => return Err(bad("tools", "want an array")),
-    };
+    let Some(given) = list(body, "tools")?.filter(|_| !unused) else { return Ok(Json::Null) };
     let tools = given.iter().enumerate().map(|(index, tool)| {
         let path = || format!("tools[{index}]");
         let tool = tool.as_object().ok_or_else(|| bad(&path(), "want an object"))?;
@@ -113,8 +113,4 @@ fn copy_given(to: &mut Object, from: &Object, names: &[&str]) {
             to.insert((*name).into(), value.clone());
         }
     }
-}
-
-fn bad(field: &str, problem: &'static str) -> PromptError {
-    PromptError::Field { field: field.to_owned(), problem }
 }

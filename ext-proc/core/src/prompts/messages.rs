@@ -3,7 +3,10 @@
 //! vLLM parses messages twice, once against OpenAI's types and once into its own; what comes out has keys in a fixed
 //! order and none but those it knows. A template that dumps a message shows that order.
 
-use super::PromptError;
+use super::{
+    PromptError,
+    build::{self, field},
+};
 use crate::request::{
     is_media, is_text_part,
     json::{self, Json, JsonError, Object},
@@ -20,7 +23,7 @@ pub(super) enum Form {
 
 /// First words of a line that Claude Code puts before its system prompt; it differs from request to request, so
 /// vLLM takes it out.
-const BILLING_HEADER: &str = "x-anthropic-billing-header";
+pub(super) const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// Keys of a part that vLLM knows; any other one of a text part stays with it.
 const PART_KEYS: [&str; 21] = [
@@ -47,29 +50,37 @@ const PART_KEYS: [&str; 21] = [
     "uuid",
 ];
 
-/// Brings `messages` into `form`. With `keeps_developer` that role stays; without, and where it occurs, all system
-/// and developer messages become one system message at the front.
-pub(super) fn normalise(
-    messages: &[Json],
-    form: Form,
-    keeps_developer: bool,
-) -> Result<Vec<Json>, PromptError> {
+/// How a chat's messages are handed to a template.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// How contents look.
+    pub(super) form: Form,
+    /// Whether the developer role stays. Without, and where it occurs, all system and developer messages become one
+    /// system message at the front.
+    pub(super) keeps_developer: bool,
+    /// Whether calls of tools keep the order of their keys. Of most APIs they pass through OpenAI's types, which have
+    /// an order of their own.
+    pub(super) calls_as_given: bool,
+}
+
+/// Brings `messages` into the form that a template gets.
+pub(super) fn normalise(messages: &[Json], rules: Rules) -> Result<Vec<Json>, PromptError> {
     let mut chat = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
         let path = format!("messages[{index}]");
         let message = message.as_object().ok_or_else(|| field(&path, "want an object"))?;
-        chat.push(one(message, form, &path)?);
+        chat.push(one(message, rules, &path)?);
     }
-    if !keeps_developer && chat.iter().any(|message| role(message) == "developer") {
+    if !rules.keeps_developer && chat.iter().any(|message| role(message) == "developer") {
         chat = with_instructions_first(chat);
     }
     Ok(chat.into_iter().map(Json::Object).collect())
 }
 
-fn one(message: &Object, form: Form, path: &str) -> Result<Object, PromptError> {
+fn one(message: &Object, rules: Rules, path: &str) -> Result<Object, PromptError> {
     let role =
         message.get("role").and_then(Json::as_str).ok_or_else(|| field(path, "role: want a string"))?;
-    let mut content = content(message.get("content"), role, form, path)?;
+    let mut content = content(message.get("content"), role, rules.form, path)?;
     if role == "tool" {
         content = tool_content(content);
     }
@@ -80,7 +91,7 @@ fn one(message: &Object, form: Form, path: &str) -> Result<Object, PromptError> 
         "assistant" => {
             match message.get("tool_calls") {
                 Some(Json::Array(calls)) if !calls.is_empty() => {
-                    let calls = calls.iter().enumerate().map(|(at, call)| tool_call(call, path, at));
+                    let calls = calls.iter().enumerate().map(|(at, call)| tool_call(call, rules, path, at));
                     out.insert("tool_calls".into(), Json::Array(calls.collect::<Result<_, _>>()?));
                 }
                 _ => {}
@@ -163,7 +174,8 @@ fn push_part(
     };
     match (kind, form) {
         ("tool_reference", Form::Parts) => {
-            parts.push(entries([("type", Json::String(kind.into())), ("name", Json::String(text.clone()))]));
+            let part = [("type", Json::String(kind.into())), ("name", Json::String(text.clone()))];
+            parts.push(Json::Object(build::object(part)));
         }
         _ => push_text(parts, text, Some(object), role, form),
     }
@@ -207,26 +219,30 @@ fn tool_content(content: Json) -> Json {
     }
 }
 
-fn tool_call(call: &Json, path: &str, at: usize) -> Result<Json, PromptError> {
+fn tool_call(call: &Json, rules: Rules, path: &str, at: usize) -> Result<Json, PromptError> {
     let path = format!("{path}.tool_calls[{at}]");
     let call = call.as_object().ok_or_else(|| field(&path, "want an object"))?;
     let function = call.get("function").and_then(Json::as_object);
     let function = function.ok_or_else(|| field(&format!("{path}.function"), "want an object"))?;
-    let mut out = Object::new();
-    if let Some(id) = call.get("id") {
-        out.insert("id".into(), id.clone());
-    }
     let arguments = arguments(function.get("arguments"), &path)?;
-    let mut inner = Object::new();
+    let mut inner = in_order(function, ["arguments", "name"], rules);
     inner.insert("arguments".into(), Json::Object(arguments));
-    if let Some(name) = function.get("name") {
-        inner.insert("name".into(), name.clone());
-    }
+    let mut out = in_order(call, ["id", "function", "type"], rules);
     out.insert("function".into(), Json::Object(inner));
-    if let Some(kind) = call.get("type") {
-        out.insert("type".into(), kind.clone());
-    }
     Ok(Json::Object(out))
+}
+
+/// Those `keys` of `object` that it has, in the order of the list if not in its own.
+fn in_order<const N: usize>(object: &Object, keys: [&str; N], rules: Rules) -> Object {
+    let copy = |key: &str| Some((key.to_owned(), object.get(key)?.clone()));
+    if rules.calls_as_given {
+        return object
+            .keys()
+            .filter(|key| keys.contains(&key.as_str()))
+            .filter_map(|key| copy(key))
+            .collect();
+    }
+    keys.into_iter().filter_map(copy).collect()
 }
 
 /// Arguments come as JSON in a string and reach the template as an object; what is no object there becomes an empty
@@ -275,12 +291,4 @@ fn text_of(part: &Json) -> Option<&str> {
 
 fn join(parts: &[Json], separator: &str) -> String {
     parts.iter().filter_map(text_of).collect::<Vec<_>>().join(separator)
-}
-
-fn entries<const N: usize>(entries: [(&str, Json); N]) -> Json {
-    Json::Object(entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect())
-}
-
-fn field(path: &str, problem: &'static str) -> PromptError {
-    PromptError::Field { field: path.to_owned(), problem }
 }

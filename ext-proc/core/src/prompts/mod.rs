@@ -1,12 +1,16 @@
 //! From a request to exactly the token ids that vLLM makes of it.
 //!
 //! A chat's messages and other inputs are brought into vLLM's own form, rendered by the model's chat template and
-//! encoded by its tokenizer; a completion is encoded as it is, or is token ids already. What the engine would refuse
-//! is not judged here: where ids can be made they are made.
+//! encoded by its tokenizer; a completion is encoded as it is, or is token ids already. The other APIs come down to
+//! one of these two. What the engine would refuse is not judged here: where ids can be made they are made.
 
+mod anthropic;
+mod build;
 mod chat;
 mod messages;
+mod pooling;
 mod python;
+mod responses;
 mod source;
 mod template;
 mod tokens;
@@ -18,7 +22,9 @@ use crate::request::{
     Api, Request,
     json::{self, Json, Object},
 };
+use build::{field, given, object, text};
 use chat::Chat;
+use messages::Rules;
 use template::{Template, Templates};
 use tokens::Tokenizer;
 use truncation::Limit;
@@ -118,6 +124,9 @@ pub enum PromptError {
         /// What is wrong with it.
         problem: &'static str,
     },
+    /// The request goes on from an answer that one replica keeps.
+    #[error("previous_response_id: the conversation so far is known to the replica that answered it")]
+    Stateful,
     /// The prompt, or one of several, has no token at all.
     #[error("the prompt has no token; an engine refuses it")]
     Empty,
@@ -135,11 +144,23 @@ impl PromptError {
             Self::NoTemplate => "no_template",
             Self::UntrustedTemplate => "untrusted_template",
             Self::Field { .. } => "bad_field",
+            Self::Stateful => "stateful",
             Self::Empty => "empty",
             Self::Tokenizer(_) => "tokenizer",
         }
     }
 }
+
+/// What distinguishes the chats of different APIs.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// Whether the server's `--default-chat-template-kwargs` hold.
+    has_defaults: bool,
+    /// Whether calls of tools reach the template with their keys in the order in which they were put together.
+    calls_as_given: bool,
+}
+
+const CHAT: Kind = Kind { has_defaults: true, calls_as_given: false };
 
 /// Makes prompts of one model. Cheap to share: put it in an `Arc`.
 pub struct Prompter {
@@ -148,6 +169,7 @@ pub struct Prompter {
     /// Texts of special tokens by their names in templates, as `bos_token`; none where the model has none.
     special_tokens: Object,
     settings: Settings,
+    traits: anthropic::Traits,
 }
 
 impl Prompter {
@@ -168,24 +190,65 @@ impl Prompter {
             Some(text) => vec![(template::DEFAULT.to_owned(), text.to_owned())],
             None => named_templates(config.get("chat_template")),
         };
-        Ok(Self {
+        let mut prompter = Self {
             tokenizer: Tokenizer::new(files.tokenizer_json)?,
             templates: Templates::new(named, &settings),
             special_tokens: special_tokens(&config),
             settings,
-        })
+            traits: anthropic::Traits { merges_inline_system: true, effort_of_disabled: "none" },
+        };
+        prompter.traits = anthropic::Traits {
+            merges_inline_system: prompter.templates.want_system_first(),
+            effort_of_disabled: prompter.effort_of_disabled(),
+        };
+        Ok(prompter)
     }
 
-    /// The token ids of `request`, one list per prompt: a chat has one, a completion one or more.
+    /// The effort that stands for thinking switched off: a low one where a template refuses `none`, or takes it for
+    /// another one.
+    fn effort_of_disabled(&self) -> &'static str {
+        let render = |effort: &str| {
+            let hi = Json::Object(object([("role", text("user")), ("content", text("Hi"))]));
+            let body = [("messages", Json::Array(vec![hi])), ("reasoning_effort", text(effort))];
+            self.rendered(&object(body), CHAT).ok()
+        };
+        let none = render("none");
+        let is_another = ["low", "medium", "high", "xhigh", "max"].into_iter().any(|it| render(it) == none);
+        if none.is_none() || is_another { "low" } else { "none" }
+    }
+
+    /// The token ids of `request`, one list per prompt: a chat has one, other requests one or more.
     ///
     /// # Errors
     ///
     /// Where no ids can be made here, see [`PromptError`].
     pub fn token_ids(&self, request: &Request) -> Result<Vec<Vec<u32>>, PromptError> {
-        let limit = Limit::of(request.body(), self.settings.max_model_len)?;
+        let body = request.body();
+        if request.has_media {
+            return Err(PromptError::Media(media_field(request).into()));
+        }
+        let limit = Limit::of(request, self.settings.max_model_len)?;
         let prompts = match request.api {
-            Api::ChatCompletions => vec![self.chat(request, limit)?],
-            Api::Completions => self.completion(request, limit)?,
+            Api::ChatCompletions => vec![self.chat(body, CHAT, limit)?],
+            Api::Messages => {
+                let chat = anthropic::to_chat(body, self.traits)?;
+                vec![self.chat(&chat, CHAT, limit)?]
+            }
+            Api::Responses => {
+                let kind = Kind { calls_as_given: true, ..CHAT };
+                vec![self.chat(&responses::to_chat(body)?, kind, limit)?]
+            }
+            Api::Completions => {
+                let prompt = body.get("prompt").unwrap_or(&Json::Null);
+                self.texts_or_ids("prompt", prompt, body, limit)?
+            }
+            Api::Embeddings | Api::Pooling => match pooling::inputs(body)? {
+                pooling::Inputs::Prompts(input) => self.texts_or_ids("input", input, body, limit)?,
+                pooling::Inputs::Chats(chats) => {
+                    let kind = Kind { has_defaults: false, ..CHAT };
+                    chats.iter().map(|chat| self.chat(chat, kind, limit)).collect::<Result<_, _>>()?
+                }
+            },
         };
         if prompts.iter().any(Vec::is_empty) { Err(PromptError::Empty) } else { Ok(prompts) }
     }
@@ -204,25 +267,27 @@ impl Prompter {
         self.tokenizer.decode(ids)
     }
 
-    fn chat(&self, request: &Request, limit: Limit) -> Result<Vec<u32>, PromptError> {
-        if request.has_media {
-            return Err(PromptError::Media("messages".into()));
+    fn chat(&self, body: &Object, kind: Kind, limit: Limit) -> Result<Vec<u32>, PromptError> {
+        if let Some(ids) = ready_ids(body)? {
+            return Ok(ids);
         }
-        if let Some(ids) = ready_ids(request.body())? {
-            return Ok(limit.cut_ids(ids));
-        }
-        let text = self.rendered(request.body())?;
-        let add_special_tokens = flag(request.body(), "add_special_tokens", false)?;
-        self.encode_within(&text, add_special_tokens, limit)
+        let text = self.rendered(body, kind)?;
+        self.encode_within(&text, flag(body, "add_special_tokens", false)?, limit)
     }
 
     /// The text of a chat, as its template prints it.
-    fn rendered(&self, body: &Object) -> Result<String, PromptError> {
-        let chat = Chat::of(body, &self.settings)?;
+    fn rendered(&self, body: &Object, kind: Kind) -> Result<String, PromptError> {
+        let none = serde_json::Map::new();
+        let defaults = if kind.has_defaults { &self.settings.default_chat_template_kwargs } else { &none };
+        let chat = Chat::of(body, defaults, &self.settings)?;
         let template = self.template(body, chat.has_tools())?;
         let messages = body.get("messages").and_then(Json::as_array).unwrap_or_default();
-        let keeps_developer = self.settings.keeps_developer_role || template.knows_developer();
-        let messages = messages::normalise(messages, template.form(), keeps_developer)?;
+        let rules = Rules {
+            form: template.form(),
+            keeps_developer: self.settings.keeps_developer_role || template.knows_developer(),
+            calls_as_given: kind.calls_as_given,
+        };
+        let messages = messages::normalise(messages, rules)?;
         let mut variables = self.special_tokens.clone();
         variables.extend(chat.variables);
         self.templates.render(&template, messages, variables, chat.continues)
@@ -230,36 +295,36 @@ impl Prompter {
 
     /// The request's own template if the engine would trust it, else the model's.
     fn template(&self, body: &Object, has_tools: bool) -> Result<Template, PromptError> {
-        match body.get("chat_template") {
-            None | Some(Json::Null) => self.templates.choose(has_tools),
+        let in_kwargs = body.get("chat_template_kwargs").and_then(Json::as_object);
+        let in_kwargs = in_kwargs.and_then(|kwargs| given(kwargs, "chat_template"));
+        match given(body, "chat_template").or(in_kwargs) {
+            None => self.templates.choose(has_tools),
             Some(_) if !self.settings.trust_request_chat_template => Err(PromptError::UntrustedTemplate),
             Some(Json::String(text)) if text.is_empty() => self.templates.choose(has_tools),
             Some(Json::String(text)) => Ok(self.templates.described(text)),
-            Some(_) => Err(PromptError::Field { field: "chat_template".into(), problem: "want a string" }),
+            Some(_) => Err(field("chat_template", "want a string")),
         }
     }
 
-    fn completion(&self, request: &Request, limit: Limit) -> Result<Vec<Vec<u32>>, PromptError> {
-        if request.has_media {
-            return Err(PromptError::Media("prompt_embeds".into()));
-        }
-        let add_special_tokens = flag(request.body(), "add_special_tokens", true)?;
-        match request.body().get("prompt") {
-            Some(Json::String(text)) => Ok(vec![self.encode_within(text, add_special_tokens, limit)?]),
-            Some(Json::Array(items)) if matches!(items.first(), Some(Json::Int(_))) => {
-                Ok(vec![limit.cut_ids(ids("prompt", items)?)])
+    /// A text or several, or the ids of one or several, from the field of that name.
+    fn texts_or_ids(
+        &self,
+        name: &str,
+        value: &Json,
+        body: &Object,
+        limit: Limit,
+    ) -> Result<Vec<Vec<u32>>, PromptError> {
+        let add_special_tokens = flag(body, "add_special_tokens", true)?;
+        let one = |prompt: &Json| match prompt {
+            Json::String(text) => self.encode_within(text, add_special_tokens, limit),
+            Json::Array(items) => Ok(limit.cut_ids(ids(name, items)?)),
+            _ => Err(field(name, "want texts or token ids")),
+        };
+        match value {
+            Json::Array(items) if !matches!(items.first(), Some(Json::Int(_))) => {
+                items.iter().map(one).collect()
             }
-            Some(Json::Array(prompts)) => prompts
-                .iter()
-                .map(|prompt| match prompt {
-                    Json::String(text) => self.encode_within(text, add_special_tokens, limit),
-                    Json::Array(items) => Ok(limit.cut_ids(ids("prompt", items)?)),
-                    _ => {
-                        Err(PromptError::Field { field: "prompt".into(), problem: "want texts or token ids" })
-                    }
-                })
-                .collect(),
-            _ => Err(PromptError::Field { field: "prompt".into(), problem: "want texts or token ids" }),
+            one_prompt => Ok(vec![one(one_prompt)?]),
         }
     }
 
@@ -285,6 +350,15 @@ impl fmt::Debug for Prompter {
     }
 }
 
+/// Where a request of that API carries media.
+fn media_field(request: &Request) -> &'static str {
+    match request.api {
+        Api::ChatCompletions | Api::Messages => "messages",
+        Api::Completions => "prompt_embeds",
+        Api::Responses | Api::Embeddings | Api::Pooling => "input",
+    }
+}
+
 /// Token ids that a client had made before and sends with a chat, in place of rendering and encoding it.
 fn ready_ids(body: &Object) -> Result<Option<Vec<u32>>, PromptError> {
     let given = body.get("kv_transfer_params").and_then(Json::as_object);
@@ -296,26 +370,22 @@ fn ready_ids(body: &Object) -> Result<Option<Vec<u32>>, PromptError> {
         Some(Json::Array(items)) if !items.is_empty() => {
             ids("kv_transfer_params.prompt_token_ids", items).map(Some)
         }
-        Some(_) => Err(PromptError::Field {
-            field: "kv_transfer_params.prompt_token_ids".into(),
-            problem: "want a list of token ids that is not empty",
-        }),
+        Some(_) => {
+            Err(field("kv_transfer_params.prompt_token_ids", "want a list of token ids that is not empty"))
+        }
     }
 }
 
-fn ids(field: &str, items: &[Json]) -> Result<Vec<u32>, PromptError> {
+fn ids(name: &str, items: &[Json]) -> Result<Vec<u32>, PromptError> {
     let ids = items.iter().map(|item| item.as_int().and_then(|id| u32::try_from(id).ok()));
-    ids.collect::<Option<_>>().ok_or_else(|| PromptError::Field {
-        field: field.to_owned(),
-        problem: "want token ids, integers from 0 on",
-    })
+    ids.collect::<Option<_>>().ok_or_else(|| field(name, "want token ids, integers from 0 on"))
 }
 
 fn flag(body: &Object, name: &str, default: bool) -> Result<bool, PromptError> {
     match body.get(name) {
         None | Some(Json::Null) => Ok(default),
         Some(Json::Bool(flag)) => Ok(*flag),
-        Some(_) => Err(PromptError::Field { field: name.to_owned(), problem: "want true or false" }),
+        Some(_) => Err(field(name, "want true or false")),
     }
 }
 

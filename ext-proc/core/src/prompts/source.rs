@@ -22,6 +22,11 @@ pub(super) fn knows_developer(template: &str) -> bool {
     template.contains("'developer'") || template.contains("\"developer\"")
 }
 
+/// Whether the template has a `generation` tag.
+pub(super) fn has_generation_tag(template: &str) -> bool {
+    statements(template).any(|statement| statement.trim() == "generation")
+}
+
 /// The template as the engine here can take it: line ends as Jinja has them, and the `generation` tag, which
 /// only marks what a model said for training, as a plain scope.
 pub(super) fn prepared(template: &str) -> String {

@@ -8,6 +8,7 @@ use minijinja::{
 
 use super::{
     ContentFormat, LocalTime, PromptError, Settings,
+    build::{object, text},
     messages::Form,
     python::{filters, methods, print, time, tojson, value},
     source,
@@ -43,6 +44,8 @@ pub(super) struct Template {
     text: Arc<str>,
     form: Form,
     knows_developer: bool,
+    /// Whether it marks what a model said for training, which plain Jinja does not know.
+    has_generation_tag: bool,
     /// Why it does not compile, if it does not.
     broken: Option<String>,
     /// Name under which the environment has it compiled.
@@ -74,6 +77,22 @@ impl Templates {
         for_tools.or_else(|| self.named.get(DEFAULT)).cloned().ok_or(PromptError::NoTemplate)
     }
 
+    /// Whether a template, with tools or without, refuses system messages that are not the first, as vLLM finds out at
+    /// its start: by rendering one in plain Jinja, without the functions that transformers adds.
+    pub(super) fn want_system_first(&self) -> bool {
+        let env = jinja();
+        let message = |role: &str| {
+            value::from_json(&Json::Object(object([("role", text(role)), ("content", text("t"))])))
+        };
+        let messages: Vec<Value> = ["system", "user", "system", "user"].into_iter().map(message).collect();
+        let variables = minijinja::context! { messages, add_generation_prompt => false };
+        let refuses = |template: &Template| {
+            template.has_generation_tag || env.render_str(&template.text, &variables).is_err()
+        };
+        let chosen = [false, true].map(|has_tools| self.choose(has_tools));
+        chosen.iter().any(|template| template.as_ref().map_or(true, &refuses))
+    }
+
     /// A template that came with a request.
     pub(super) fn described(&self, text: &str) -> Template {
         Template {
@@ -83,6 +102,7 @@ impl Templates {
                 ContentFormat::Auto | ContentFormat::String => Form::Text,
             },
             knows_developer: source::knows_developer(text),
+            has_generation_tag: source::has_generation_tag(text),
             text: source::prepared(text).into(),
             broken: None,
             compiled: None,
@@ -133,6 +153,21 @@ impl Template {
 
 /// Jinja as transformers sets it up for chat templates.
 fn environment(clock: Option<Arc<dyn Fn() -> LocalTime + Send + Sync>>) -> Environment<'static> {
+    let mut env = jinja();
+    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    env.add_function("strftime_now", move |format: &str| match &clock {
+        Some(clock) => Ok(time::strftime(format, clock())),
+        None => {
+            Err(Error::new(ErrorKind::InvalidOperation, "prints the date, and no clock was given for it"))
+        }
+    });
+    env
+}
+
+/// Jinja with its own filters, tests and functions.
+fn jinja() -> Environment<'static> {
     let mut env = Environment::new();
     let mut syntax = SyntaxConfig::builder();
     syntax.trim_blocks(true).lstrip_blocks(true);
@@ -157,15 +192,6 @@ fn environment(clock: Option<Arc<dyn Fn() -> LocalTime + Send + Sync>>) -> Envir
     env.add_test("sequence", filters::is_sequence);
     env.add_test("iterable", filters::is_iterable);
     env.add_test("callable", filters::is_callable);
-    env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
-    env.add_function("strftime_now", move |format: &str| match &clock {
-        Some(clock) => Ok(time::strftime(format, clock())),
-        None => {
-            Err(Error::new(ErrorKind::InvalidOperation, "prints the date, and no clock was given for it"))
-        }
-    });
     env
 }
 

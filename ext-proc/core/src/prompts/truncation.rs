@@ -1,15 +1,20 @@
 //! `truncate_prompt_tokens`: how much of a prompt stays, and which end.
 
-use super::PromptError;
-use crate::request::json::{Json, Object};
+use super::{PromptError, build::field};
+use crate::request::{
+    Api, Request,
+    json::{Json, Object},
+};
 
 /// What a request wants cut.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     /// Tokens to keep, at least 1.
     keep: Option<usize>,
     /// The side at which the request wants tokens taken off.
     side: Option<Side>,
+    /// The side at which the tokenizer takes them off where the request names none.
+    usual_side: Side,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -19,24 +24,46 @@ enum Side {
 }
 
 impl Limit {
-    /// What `body` asks for. -1 keeps what a model with `max_model_len` can take while it generates one token.
-    pub(super) fn of(body: &Object, max_model_len: Option<u32>) -> Result<Self, PromptError> {
-        let bad = |problem| PromptError::Field { field: "truncate_prompt_tokens".into(), problem };
-        let keep = match body.get("truncate_prompt_tokens") {
-            None | Some(Json::Null) => None,
-            Some(Json::Int(-1)) => max_model_len.map(|length| length.saturating_sub(1) as usize),
-            Some(Json::Int(keep)) => Some(usize::try_from(*keep).map_err(|_| bad("want -1 or more"))?),
-            Some(_) => return Err(bad("want an integer")),
+    /// What `request` asks for. -1 keeps what a model with `max_model_len` can take, less one token where it says
+    /// how many it wants generated.
+    pub(super) fn of(request: &Request, max_model_len: Option<u32>) -> Result<Self, PromptError> {
+        let body = request.body();
+        // vLLM loads the tokenizer of a model that generates such that prompts keep their end, others their beginning.
+        let usual_side = match request.api {
+            Api::Embeddings | Api::Pooling => Side::Right,
+            Api::ChatCompletions | Api::Completions | Api::Responses | Api::Messages => Side::Left,
         };
-        if keep == Some(0) {
-            return Err(bad("0 leaves no token"));
-        }
-        let side = match body.get("truncation_side").map(Json::as_str) {
-            Some(Some("left")) => Some(Side::Left),
-            Some(Some("right")) => Some(Side::Right),
-            _ => None,
+        let bad = |problem| Err(field("truncate_prompt_tokens", problem));
+        let longest =
+            max_model_len.map(|length| length.saturating_sub(output_budget(request.api, body)) as usize);
+        let (keep, side) = match request.api {
+            // It has a field of its own, in which null is not the default.
+            Api::Responses => match body.get("truncation") {
+                None => (None, None),
+                Some(given) if given.as_str() == Some("disabled") => (None, None),
+                Some(_) => (longest, None),
+            },
+            Api::Messages => (None, None),
+            Api::ChatCompletions | Api::Completions | Api::Embeddings | Api::Pooling => {
+                let keep = match body.get("truncate_prompt_tokens") {
+                    None | Some(Json::Null) => None,
+                    Some(Json::Int(-1)) => longest,
+                    Some(Json::Int(keep)) => match usize::try_from(*keep) {
+                        Ok(0) => return bad("0 leaves no token"),
+                        Ok(keep) => Some(keep),
+                        Err(_) => return bad("want -1 or more"),
+                    },
+                    Some(_) => return bad("want an integer"),
+                };
+                let side = match body.get("truncation_side").and_then(Json::as_str) {
+                    Some("left") => Some(Side::Left),
+                    Some("right") => Some(Side::Right),
+                    _ => None,
+                };
+                (keep, side)
+            }
         };
-        Ok(Self { keep, side })
+        Ok(Self { keep, side, usual_side })
     }
 
     /// Whether `ids` need no cut.
@@ -44,61 +71,89 @@ impl Limit {
         self.keep.is_none_or(|keep| ids.len() <= keep)
     }
 
-    /// Cuts a prompt that came as ids: the last ones stay unless the request says otherwise.
+    /// Cuts a prompt that came as ids.
     pub(super) fn cut_ids(self, mut ids: Vec<u32>) -> Vec<u32> {
         let Some(keep) = self.keep.filter(|keep| *keep < ids.len()) else { return ids };
-        match self.side {
-            Some(Side::Right) => ids.truncate(keep),
-            Some(Side::Left) | None => _ = ids.drain(..ids.len() - keep),
+        match self.side.unwrap_or(self.usual_side) {
+            Side::Right => ids.truncate(keep),
+            Side::Left => _ = ids.drain(..ids.len() - keep),
         }
         ids
     }
 
-    /// Cuts a text's ids. Where the request names no side the tokenizer does it: from the left, but around the text
-    /// (`bare`) alone, so that special tokens which it adds stay.
+    /// Cuts a text's ids. Where the request names no side the tokenizer does it, around the text (`bare`) alone, so
+    /// that special tokens which it adds stay.
     pub(super) fn cut_text(self, ids: Vec<u32>, bare: &[u32]) -> Result<Vec<u32>, PromptError> {
         let (None, Some(keep)) = (self.side, self.keep) else { return Ok(self.cut_ids(ids)) };
         let added = ids.len().saturating_sub(bare.len());
-        if keep <= added {
-            return Err(PromptError::Field {
-                field: "truncate_prompt_tokens".into(),
-                problem: "keeps no more than the special tokens that are added",
-            });
-        }
+        let Some(kept) = keep.checked_sub(added) else {
+            return Err(field("truncate_prompt_tokens", "keeps less than the special tokens that are added"));
+        };
         let before = (0..=added).find(|at| ids[*at..].starts_with(bare)).unwrap_or(added);
         let after = before + bare.len();
-        Ok([&ids[..before], &ids[after - (keep - added)..after], &ids[after..]].concat())
+        let kept = match self.usual_side {
+            Side::Left => after - kept..after,
+            Side::Right => before..before + kept,
+        };
+        Ok([&ids[..before], &ids[kept], &ids[after..]].concat())
     }
+}
+
+/// Tokens that -1 leaves for the answer: one, if the request says how many it may have.
+fn output_budget(api: Api, body: &Object) -> u32 {
+    let asked = |name: &str| !matches!(body.get(name), None | Some(Json::Null | Json::Int(0)));
+    u32::from(match api {
+        Api::ChatCompletions => match body.get("max_completion_tokens") {
+            None | Some(Json::Null) => asked("max_tokens"),
+            Some(_) => asked("max_completion_tokens"),
+        },
+        Api::Completions => !body.contains_key("max_tokens") || asked("max_tokens"),
+        Api::Responses => asked("max_output_tokens"),
+        Api::Messages => asked("max_tokens"),
+        Api::Embeddings | Api::Pooling => false,
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::json::parse_text;
 
-    #[track_caller]
-    fn cut(body: &str, ids: &[u32], bare: &[u32]) -> Vec<u32> {
-        let Json::Object(body) = parse_text(body).unwrap() else { panic!("no object") };
-        Limit::of(&body, Some(5)).unwrap().cut_text(ids.to_vec(), bare).unwrap()
+    fn limit(api: Api, fields: &str) -> Limit {
+        let body = format!(r#"{{"messages":[{{"role":"user"}}],"prompt":"x","input":"x",{fields}}}"#);
+        Limit::of(&Request::parse(api, body.as_bytes()).unwrap(), Some(5)).unwrap()
     }
 
     #[test]
     fn added_tokens_survive_unless_a_side_is_named() {
         let (ids, bare) = ([1, 10, 11, 12, 13, 2], [10, 11, 12, 13]);
-        assert_eq!(cut(r#"{"truncate_prompt_tokens":3}"#, &ids, &bare), [1, 13, 2]);
-        assert_eq!(cut(r#"{"truncate_prompt_tokens":-1}"#, &ids, &bare), [1, 12, 13, 2]);
-        assert_eq!(cut(r#"{"truncate_prompt_tokens":3,"truncation_side":"left"}"#, &ids, &bare), [12, 13, 2]);
-        assert_eq!(
-            cut(r#"{"truncate_prompt_tokens":3,"truncation_side":"right"}"#, &ids, &bare),
-            [1, 10, 11]
-        );
+        let cut = |api, fields: &str| limit(api, fields).cut_text(ids.to_vec(), &bare).unwrap();
+        let chat = |fields| cut(Api::ChatCompletions, fields);
+        assert_eq!(chat(r#""truncate_prompt_tokens":3"#), [1, 13, 2]);
+        assert_eq!(chat(r#""truncate_prompt_tokens":2"#), [1, 2]);
+        assert_eq!(chat(r#""truncate_prompt_tokens":3,"truncation_side":"left""#), [12, 13, 2]);
+        assert_eq!(chat(r#""truncate_prompt_tokens":3,"truncation_side":"right""#), [1, 10, 11]);
+        assert_eq!(cut(Api::Embeddings, r#""truncate_prompt_tokens":3"#), [1, 10, 2]);
     }
 
     #[test]
-    fn ids_keep_their_end() {
-        let Json::Object(body) = parse_text(r#"{"truncate_prompt_tokens":2}"#).unwrap() else {
-            panic!("no object")
-        };
-        assert_eq!(Limit::of(&body, None).unwrap().cut_ids(vec![1, 2, 3]), [2, 3]);
+    fn what_the_model_can_take_is_less_by_one_where_an_answer_is_asked_for() {
+        let keep = |api, fields: &str| limit(api, fields).keep;
+        let minus_one = r#""truncate_prompt_tokens":-1"#;
+        assert_eq!(keep(Api::ChatCompletions, minus_one), Some(5));
+        assert_eq!(keep(Api::ChatCompletions, &format!(r#"{minus_one},"max_tokens":9"#)), Some(4));
+        assert_eq!(keep(Api::Completions, minus_one), Some(4));
+        assert_eq!(keep(Api::Completions, &format!(r#"{minus_one},"max_tokens":null"#)), Some(5));
+        assert_eq!(keep(Api::Pooling, minus_one), Some(5));
+        assert_eq!(keep(Api::Responses, minus_one), None);
+        assert_eq!(keep(Api::Responses, r#""truncation":"disabled""#), None);
+        assert_eq!(keep(Api::Responses, r#""truncation":null"#), Some(5));
+        assert_eq!(keep(Api::Responses, r#""truncation":"auto","max_output_tokens":9"#), Some(4));
+    }
+
+    #[test]
+    fn ids_keep_their_end_unless_nothing_is_generated() {
+        let cut = |api| limit(api, r#""truncate_prompt_tokens":2"#).cut_ids(vec![1, 2, 3]);
+        assert_eq!(cut(Api::Completions), [2, 3]);
+        assert_eq!(cut(Api::Embeddings), [1, 2]);
     }
 }

@@ -25,11 +25,17 @@ fn tool(model: &str, file: &str) -> String {
 /// A prompter of a package's files.
 #[track_caller]
 pub(crate) fn prompter(model: &str, settings: Settings) -> Prompter {
+    prompter_with(model, None, settings)
+}
+
+/// The same with another template than the package's own.
+#[track_caller]
+pub(crate) fn prompter_with(model: &str, chat_template: Option<&str>, settings: Settings) -> Prompter {
     let (tokenizer, config) = (tool(model, "tokenizer.json"), tool(model, "tokenizer_config.json"));
     let files = ModelFiles {
         tokenizer_json: tokenizer.as_bytes(),
         tokenizer_config_json: Some(config.as_bytes()),
-        chat_template: None,
+        chat_template,
     };
     Prompter::new(files, settings).expect("the package's files load")
 }

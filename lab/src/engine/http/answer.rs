@@ -17,14 +17,14 @@ use futures::{
     StreamExt as _,
     stream::{self, BoxStream, SelectAll},
 };
-use kvpick_core::request::{Api, Request, json::Json as RequestJson};
+use kvpick_core::request::{Request, json::Json as RequestJson};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
     App, blocking,
     error::ApiError,
     listener::Connection,
-    shapes::{Shape, Usage},
+    shapes::{Served, Shape, Usage},
     stream::streamed,
 };
 use crate::engine::{
@@ -39,7 +39,7 @@ pub(super) async fn chat_completions(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    answer(app, Api::ChatCompletions, connection, headers, body).await
+    answer(app, Served::Chat, connection, headers, body).await
 }
 
 pub(super) async fn completions(
@@ -48,13 +48,13 @@ pub(super) async fn completions(
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    answer(app, Api::Completions, connection, headers, body).await
+    answer(app, Served::Completions, connection, headers, body).await
 }
 
 /// Answers a chat or a completion. A client that leaves drops the answer, and with it aborts what is running for it.
 async fn answer(
     app: App,
-    api: Api,
+    api: Served,
     connection: Connection,
     headers: HeaderMap,
     body: Bytes,
@@ -74,6 +74,7 @@ async fn answer(
 
 /// A request whose prompts are made.
 pub(super) struct Prepared {
+    pub(super) api: Served,
     pub(super) request: Request,
     /// One or several; each gets its own answers.
     pub(super) prompts: Vec<Vec<u32>>,
@@ -81,13 +82,13 @@ pub(super) struct Prepared {
 }
 
 /// Reads a request and makes its prompts.
-pub(super) async fn prepare(app: &App, api: Api, body: Bytes) -> Result<Prepared, ApiError> {
+pub(super) async fn prepare(app: &App, api: Served, body: Bytes) -> Result<Prepared, ApiError> {
     let app = app.clone();
     blocking(move || {
-        let request = Request::parse(api, &body)?;
+        let request = Request::parse(api.api(), &body)?;
         let adapter = app.served(request.model.as_deref())?;
         let prompts = app.prompter.token_ids(&request)?;
-        Ok(Prepared { request, prompts, adapter })
+        Ok(Prepared { api, request, prompts, adapter })
     })
     .await
 }
@@ -131,11 +132,11 @@ impl Prepared {
 
 impl App {
     /// An id for one more answer.
-    pub(super) fn answer_id(&self, api: Api) -> String {
+    pub(super) fn answer_id(&self, api: Served) -> String {
         let number = self.answers.fetch_add(1, Ordering::Relaxed);
         let prefix = match api {
-            Api::ChatCompletions => "chatcmpl",
-            Api::Completions => "cmpl",
+            Served::Chat => "chatcmpl",
+            Served::Completions => "cmpl",
         };
         format!("{prefix}-{}-{number}", self.address.port())
     }
@@ -166,8 +167,8 @@ impl Answer {
         });
         Ok(Self {
             shape: Shape {
-                api: prepared.request.api,
-                id: app.answer_id(prepared.request.api),
+                api: prepared.api,
+                id: app.answer_id(prepared.api),
                 created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
                 model: prepared.model_name(app),
             },

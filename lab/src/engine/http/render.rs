@@ -1,7 +1,6 @@
 //! Routes that say what an engine would be sent: the prompt's very tokens.
 
 use axum::{Json, body::Bytes, extract::State};
-use kvpick_core::request::Api;
 use serde_json::{Value, json};
 
 use super::{
@@ -9,18 +8,19 @@ use super::{
     answer::{Prepared, prepare},
     error::ApiError,
     models::object,
+    shapes::Served,
 };
 use crate::engine::version::RenderForm;
 
 pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
-    render(app, Api::ChatCompletions, body).await
+    render(app, Served::Chat, body).await
 }
 
 pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
-    render(app, Api::Completions, body).await
+    render(app, Served::Completions, body).await
 }
 
-async fn render(app: App, api: Api, body: Bytes) -> Result<Json<Value>, ApiError> {
+async fn render(app: App, api: Served, body: Bytes) -> Result<Json<Value>, ApiError> {
     let prepared = prepare(&app, api, body.clone()).await?;
     let fields = object(&body)?;
     let mut rendered: Vec<Value> = match app.shown.version.render() {
@@ -32,9 +32,9 @@ async fn render(app: App, api: Api, body: Bytes) -> Result<Json<Value>, ApiError
         }
     };
     Ok(Json(match (api, app.shown.version.render()) {
-        (Api::Completions, _) => Value::Array(rendered),
-        (Api::ChatCompletions, RenderForm::Request) => rendered.pop().unwrap_or_default(),
-        (Api::ChatCompletions, _) => json!([fields["messages"], rendered]),
+        (Served::Completions, _) => Value::Array(rendered),
+        (Served::Chat, RenderForm::Request) => rendered.pop().unwrap_or_default(),
+        (Served::Chat, _) => json!([fields["messages"], rendered]),
     }))
 }
 
@@ -42,7 +42,7 @@ async fn render(app: App, api: Api, body: Bytes) -> Result<Json<Value>, ApiError
 fn request(app: &App, prepared: &Prepared, fields: &Value, prompt: &[u32]) -> Value {
     let request = &prepared.request;
     json!({
-        "request_id": app.answer_id(request.api),
+        "request_id": app.answer_id(prepared.api),
         "token_ids": prompt,
         "features": null,
         "sampling_params": {

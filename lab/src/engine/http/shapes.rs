@@ -5,10 +5,27 @@ use serde_json::{Value, json};
 
 use crate::engine::request::{FinishReason, Produced};
 
+/// The routes that generate text here. An engine of today has more.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Served {
+    Chat,
+    Completions,
+}
+
+impl Served {
+    /// How requests to this route are read.
+    pub(super) const fn api(self) -> Api {
+        match self {
+            Self::Chat => Api::ChatCompletions,
+            Self::Completions => Api::Completions,
+        }
+    }
+}
+
 /// What all parts of one answer have in common.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
-    pub(super) api: Api,
+    pub(super) api: Served,
     pub(super) id: String,
     /// Unix time, in seconds.
     pub(super) created: u64,
@@ -49,18 +66,18 @@ impl Shape {
         let choice = |(index, (text, reason)): (usize, &(String, FinishReason))| {
             let reason = reason.as_str();
             match self.api {
-                Api::ChatCompletions => json!({
+                Served::Chat => json!({
                     "index": index, "message": {"role": "assistant", "content": text}, "logprobs": null,
                     "finish_reason": reason, "stop_reason": null,
                 }),
-                Api::Completions => json!({
+                Served::Completions => json!({
                     "index": index, "text": text, "logprobs": null, "finish_reason": reason, "stop_reason": null,
                 }),
             }
         };
         let object = match self.api {
-            Api::ChatCompletions => "chat.completion",
-            Api::Completions => "text_completion",
+            Served::Chat => "chat.completion",
+            Served::Completions => "text_completion",
         };
         let mut whole = self.head(object, choices.iter().enumerate().map(choice).collect());
         whole["usage"] = usage.json();
@@ -70,26 +87,24 @@ impl Shape {
     /// The chunk that opens a choice of a chat; completions have none.
     pub(super) fn opening(&self, index: usize) -> Option<Value> {
         match self.api {
-            Api::ChatCompletions => {
-                Some(self.chat_chunk(index, json!({"role": "assistant", "content": ""}), None))
-            }
-            Api::Completions => None,
+            Served::Chat => Some(self.chat_chunk(index, json!({"role": "assistant", "content": ""}), None)),
+            Served::Completions => None,
         }
     }
 
     /// The chunk with the next piece of text.
     pub(super) fn piece(&self, index: usize, text: &str) -> Value {
         match self.api {
-            Api::ChatCompletions => self.chat_chunk(index, json!({"content": text}), None),
-            Api::Completions => self.completion_chunk(index, text, None),
+            Served::Chat => self.chat_chunk(index, json!({"content": text}), None),
+            Served::Completions => self.completion_chunk(index, text, None),
         }
     }
 
     /// The chunk that says why a choice ended.
     pub(super) fn closing(&self, index: usize, reason: FinishReason) -> Value {
         match self.api {
-            Api::ChatCompletions => self.chat_chunk(index, json!({}), Some(reason)),
-            Api::Completions => self.completion_chunk(index, "", Some(reason)),
+            Served::Chat => self.chat_chunk(index, json!({}), Some(reason)),
+            Served::Completions => self.completion_chunk(index, "", Some(reason)),
         }
     }
 
@@ -113,8 +128,8 @@ impl Shape {
     fn chunk(&self, choices: Vec<Value>) -> Value {
         self.head(
             match self.api {
-                Api::ChatCompletions => "chat.completion.chunk",
-                Api::Completions => "text_completion",
+                Served::Chat => "chat.completion.chunk",
+                Served::Completions => "text_completion",
             },
             choices,
         )

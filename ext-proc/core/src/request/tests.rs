@@ -1,0 +1,82 @@
+//! Bodies of all APIs, read as requests.
+
+use super::*;
+
+fn chat(body: &str) -> Result<Request, RequestError> {
+    Request::parse(Api::ChatCompletions, body.as_bytes())
+}
+
+fn completion(body: &str) -> Result<Request, RequestError> {
+    Request::parse(Api::Completions, body.as_bytes())
+}
+
+#[test]
+fn fields_that_routing_reads() {
+    let request = chat(
+        r#"{"model":"m","messages":[{"role":"user","content":"x"}],"cache_salt":"s","stream":true,
+           "stream_options":{"include_usage":true},"max_tokens":7,"max_completion_tokens":5,"n":3}"#,
+    )
+    .unwrap();
+    assert_eq!((request.model.as_deref(), request.cache_salt.as_deref()), (Some("m"), Some("s")));
+    assert_eq!((request.stream, request.include_usage), (true, true));
+    assert_eq!(
+        (request.max_tokens, request.n, request.reads_cache, request.has_media),
+        (Some(5), 3, true, false)
+    );
+
+    let request = completion(r#"{"prompt":"x","model":"","max_tokens":null}"#).unwrap();
+    assert_eq!((request.model, request.max_tokens, request.n), (None, Some(16), 1));
+}
+
+#[test]
+fn prompt_log_probabilities_skip_the_cache() {
+    let reads = |body: &str| completion(body).unwrap().reads_cache;
+    assert!(reads(r#"{"prompt":"x","echo":true}"#));
+    assert!(reads(r#"{"prompt":"x","logprobs":1}"#));
+    assert!(!reads(r#"{"prompt":"x","echo":true,"logprobs":0}"#));
+    assert!(!reads(r#"{"prompt":"x","prompt_logprobs":1}"#));
+}
+
+#[track_caller]
+fn refused(result: Result<Request, RequestError>, label: &str, message: &str) {
+    let error = result.unwrap_err();
+    assert_eq!((error.label(), error.to_string().as_str()), (label, message));
+}
+
+#[test]
+fn bad_bodies_name_the_field() {
+    refused(chat("{"), "not_json", "body is not JSON: expected a key in double quotes at byte 1");
+    refused(chat("[]"), "not_object", "body is an array, want a JSON object");
+    let none = "messages: missing or empty; a chat needs at least one message";
+    refused(chat("{}"), "no_messages", none);
+    refused(chat(r#"{"messages":[]}"#), "no_messages", none);
+    refused(chat(r#"{"messages":"x"}"#), "wrong_type", "messages: is a string, want an array of messages");
+    refused(chat(r#"{"messages":[1]}"#), "wrong_type", "messages[0]: is an integer, want an object");
+    let message = "messages[0].role: is null, want a string";
+    refused(chat(r#"{"messages":[{"content":"x"}]}"#), "wrong_type", message);
+    let message = "messages[0].content: is an object, want a string, an array or null";
+    refused(chat(r#"{"messages":[{"role":"user","content":{}}]}"#), "wrong_type", message);
+    let message = "model: is an integer, want a string";
+    refused(chat(r#"{"model":1,"messages":[{"role":"user"}]}"#), "wrong_type", message);
+
+    let none = "prompt: missing or empty; send a string, a list of strings, or token ids";
+    for body in [r"{}", r#"{"prompt":""}"#, r#"{"prompt":[]}"#, r#"{"prompt":[[]]}"#] {
+        refused(completion(body), "no_prompt", none);
+    }
+    let message = "prompt[1]: is a string, want a token id (an integer from 0 to 4294967295)";
+    refused(completion(r#"{"prompt":[1,"a"]}"#), "wrong_type", message);
+    let message = "prompt[0][0]: is an integer, want a token id (an integer from 0 to 4294967295)";
+    refused(completion(r#"{"prompt":[[-1]]}"#), "wrong_type", message);
+}
+
+#[test]
+fn media_are_seen() {
+    let part = |part: &str| {
+        chat(&format!(r#"{{"messages":[{{"role":"user","content":[{part}]}}]}}"#)).unwrap().has_media
+    };
+    assert!(part(r#"{"type":"image_url","image_url":{"url":"u"}}"#));
+    assert!(part(r#"{"image_url":"u"}"#));
+    assert!(part(r#"{"type":"input_audio","input_audio":{}}"#));
+    assert!(part(r#"{"type":"text","text":"x","uuid":"u","image_url":"u"}"#));
+    assert!(!part(r#"{"type":"text","text":"image_url","image_url":null}"#));
+}
