@@ -49,11 +49,10 @@ mod properties {
             Just(Value::Null),
             any::<bool>().prop_map(Value::from),
             any::<i64>().prop_map(Value::from),
-            "user|system|developer|tool|assistant|text|function|left".prop_map(Value::from),
+            "user|system|developer|tool|assistant|text|function|left|tool_use|tool_result|thinking|reasoning|message".prop_map(Value::from),
             ".{0,8}".prop_map(Value::from),
         ];
-        let key =
-            "messages|role|content|tool_calls|function|arguments|type|text|tools|reasoning|documents|name";
+        let key = "messages|role|content|tool_calls|function|arguments|type|text|tools|reasoning|documents|name|output|input";
         leaf.prop_recursive(5, 40, 6, move |inner| {
             prop_oneof![
                 prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
@@ -72,8 +71,9 @@ mod properties {
 
         #[test]
         fn any_bytes_are_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let _ = Request::parse(Api::ChatCompletions, &bytes);
-            let _ = Request::parse(Api::Completions, &bytes);
+            for api in Api::ALL {
+                let _ = Request::parse(api, &bytes);
+            }
         }
 
         /// The parser of request bodies agrees with a strict one wherever that one accepts.
@@ -94,8 +94,9 @@ mod properties {
             let body = serde_json::json!({
                 "messages": messages, "tools": tools, "chat_template_kwargs": kwargs,
                 "add_generation_prompt": other, "continue_final_message": true, "prompt": messages,
+                "input": messages, "system": other, "instructions": other, "truncation": other,
             });
-            for api in [Api::ChatCompletions, Api::Completions] {
+            for api in Api::ALL {
                 let _ = answer(&prompter, api, body.to_string().as_bytes());
             }
         });

@@ -7,6 +7,7 @@
 mod anthropic;
 mod build;
 mod chat;
+mod files;
 mod messages;
 mod pooling;
 mod python;
@@ -18,9 +19,11 @@ mod truncation;
 
 use std::{fmt, sync::Arc};
 
+pub use files::{LoadError, ModelFiles};
+
 use crate::request::{
     Api, Request,
-    json::{self, Json, Object},
+    json::{Json, Object},
 };
 use build::{field, given, object, text};
 use chat::Chat;
@@ -28,17 +31,6 @@ use messages::Rules;
 use template::{Template, Templates};
 use tokens::Tokenizer;
 use truncation::Limit;
-
-/// A model's own files, as bytes: this crate reads no disk.
-#[derive(Clone, Copy, Debug)]
-pub struct ModelFiles<'a> {
-    /// `tokenizer.json`.
-    pub tokenizer_json: &'a [u8],
-    /// `tokenizer_config.json`: chat template and the texts of special tokens.
-    pub tokenizer_config_json: Option<&'a [u8]>,
-    /// `chat_template.jinja`, or what the engine was given as `--chat-template`; goes before the one in the config.
-    pub chat_template: Option<&'a str>,
-}
 
 /// How the engine that is imitated was set up.
 #[derive(Clone, Default)]
@@ -88,17 +80,6 @@ pub struct LocalTime {
     pub minute: u8,
     /// 0 to 60.
     pub second: u8,
-}
-
-/// Why a model's files cannot be used.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum LoadError {
-    /// `tokenizer.json` is broken or of a kind that is not supported.
-    #[error("tokenizer.json: {0}")]
-    Tokenizer(String),
-    /// `tokenizer_config.json` is not what it should be.
-    #[error("tokenizer_config.json: {0}")]
-    Config(String),
 }
 
 /// Why a request has no token ids here. The caller then takes another source of knowledge.
@@ -164,7 +145,9 @@ const CHAT: Kind = Kind { has_defaults: true, calls_as_given: false };
 
 /// Makes prompts of one model. Cheap to share: put it in an `Arc`.
 pub struct Prompter {
-    tokenizer: Tokenizer,
+    tokenizer: Arc<Tokenizer>,
+    /// The model's own templates, by name.
+    named: Arc<[(String, String)]>,
     templates: Templates,
     /// Texts of special tokens by their names in templates, as `bos_token`; none where the model has none.
     special_tokens: Object,
@@ -180,28 +163,37 @@ impl Prompter {
     /// Files that are broken, or of a tokenizer that is not supported. A template that does not compile is no error
     /// here: completions work without it, and each chat says so.
     pub fn new(files: ModelFiles<'_>, settings: Settings) -> Result<Self, LoadError> {
-        let config = match files.tokenizer_config_json.map(json::parse) {
-            None => Object::new(),
-            Some(Ok(Json::Object(config))) => config,
-            Some(Ok(other)) => return Err(LoadError::Config(format!("is {}, want an object", other.kind()))),
-            Some(Err(error)) => return Err(LoadError::Config(error.to_string())),
+        let config = files.config()?;
+        let tokenizer = Arc::new(Tokenizer::new(files.tokenizer_json)?);
+        let (named, special_tokens) = (files::named_templates(&config), files::special_tokens(&config));
+        Ok(Self::of_parts(tokenizer, named.into(), special_tokens, files.chat_template, settings))
+    }
+
+    /// The same model set up in another way. The tokenizer, which takes most of the time and memory, is shared.
+    #[must_use]
+    pub fn set_up(&self, chat_template: Option<&str>, settings: Settings) -> Self {
+        let (tokenizer, named) = (Arc::clone(&self.tokenizer), Arc::clone(&self.named));
+        Self::of_parts(tokenizer, named, self.special_tokens.clone(), chat_template, settings)
+    }
+
+    fn of_parts(
+        tokenizer: Arc<Tokenizer>,
+        named: Arc<[(String, String)]>,
+        special_tokens: Object,
+        chat_template: Option<&str>,
+        settings: Settings,
+    ) -> Self {
+        let templates = match chat_template {
+            Some(text) => Templates::new(&[(template::DEFAULT.to_owned(), text.to_owned())], &settings),
+            None => Templates::new(&named, &settings),
         };
-        let named = match files.chat_template {
-            Some(text) => vec![(template::DEFAULT.to_owned(), text.to_owned())],
-            None => named_templates(config.get("chat_template")),
-        };
-        let mut prompter = Self {
-            tokenizer: Tokenizer::new(files.tokenizer_json)?,
-            templates: Templates::new(named, &settings),
-            special_tokens: special_tokens(&config),
-            settings,
-            traits: anthropic::Traits { merges_inline_system: true, effort_of_disabled: "none" },
-        };
+        let traits = anthropic::Traits { merges_inline_system: true, effort_of_disabled: "none" };
+        let mut prompter = Self { tokenizer, named, templates, special_tokens, settings, traits };
         prompter.traits = anthropic::Traits {
             merges_inline_system: prompter.templates.want_system_first(),
             effort_of_disabled: prompter.effort_of_disabled(),
         };
-        Ok(prompter)
+        prompter
     }
 
     /// The effort that stands for thinking switched off: a low one where a template refuses `none`, or takes it for
@@ -387,38 +379,4 @@ fn flag(body: &Object, name: &str, default: bool) -> Result<bool, PromptError> {
         Some(Json::Bool(flag)) => Ok(*flag),
         Some(_) => Err(field(name, "want true or false")),
     }
-}
-
-/// A config's `chat_template`: one text, or several with names, as a list or as an object.
-fn named_templates(config: Option<&Json>) -> Vec<(String, String)> {
-    let pair = |name: &str, text: &str| (name.to_owned(), text.to_owned());
-    match config {
-        Some(Json::String(text)) => vec![pair(template::DEFAULT, text)],
-        Some(Json::Array(items)) => items
-            .iter()
-            .filter_map(|item| {
-                let text = |key: &str| item.as_object()?.get(key)?.as_str();
-                Some(pair(text("name")?, text("template")?))
-            })
-            .collect(),
-        Some(Json::Object(entries)) => {
-            entries.iter().filter_map(|(name, text)| Some(pair(name, text.as_str()?))).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
-/// A config's special tokens: each a text, or an object with its text in `content`.
-fn special_tokens(config: &Object) -> Object {
-    let tokens = config.iter().filter(|(name, _)| name.ends_with("_token"));
-    tokens
-        .filter_map(|(name, token)| {
-            let text = match token {
-                Json::String(text) => text,
-                Json::Object(token) => token.get("content")?.as_str()?,
-                _ => return None,
-            };
-            Some((name.clone(), Json::String(text.to_owned())))
-        })
-        .collect()
 }

@@ -54,19 +54,19 @@ pub(super) struct Template {
 
 impl Templates {
     /// Compiles `named`, pairs of name and text. One that does not compile says so when it is used.
-    pub(super) fn new(named: Vec<(String, String)>, settings: &Settings) -> Self {
+    pub(super) fn new(named: &[(String, String)], settings: &Settings) -> Self {
         let mut templates = Self {
             env: environment(settings.clock.clone()),
             named: BTreeMap::new(),
             content_format: settings.content_format,
         };
         for (name, text) in named {
-            let mut template = templates.described(&text);
+            let mut template = templates.described(text);
             match templates.env.add_template_owned(name.clone(), template.text.to_string()) {
                 Ok(()) => template.compiled = Some(name.clone()),
                 Err(error) => template.broken = Some(message(&error)),
             }
-            templates.named.insert(name, template);
+            templates.named.insert(name.clone(), template);
         }
         templates
     }

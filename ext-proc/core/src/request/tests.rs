@@ -37,6 +37,41 @@ fn prompt_log_probabilities_skip_the_cache() {
     assert!(!reads(r#"{"prompt":"x","prompt_logprobs":1}"#));
 }
 
+#[test]
+fn every_api_has_its_path() {
+    for api in Api::ALL {
+        assert_eq!(Api::of_path(api.path()), Some(api));
+    }
+    assert_eq!(Api::of_path("/v1/messages/count_tokens"), None);
+}
+
+#[test]
+fn each_api_has_its_own_fields() {
+    let read = |api, body: &str| Request::parse(api, body.as_bytes()).unwrap();
+    let response = read(
+        Api::Responses,
+        r#"{"model":"m","input":"x","max_output_tokens":7,"max_tokens":9,"stream":true,"cache_salt":"s"}"#,
+    );
+    assert_eq!((response.max_tokens, response.stream, response.include_usage), (Some(7), true, true));
+    assert_eq!((response.model.as_deref(), response.cache_salt.as_deref()), (Some("m"), Some("s")));
+
+    let messages = read(Api::Messages, r#"{"messages":[{"role":"user","content":"x"}],"max_tokens":9}"#);
+    assert_eq!((messages.max_tokens, messages.stream, messages.reads_cache), (Some(9), false, true));
+
+    let embedding = read(Api::Embeddings, r#"{"input":"x","stream":true}"#);
+    assert_eq!((embedding.max_tokens, embedding.stream, embedding.reads_cache), (Some(0), false, true));
+}
+
+#[test]
+fn a_vector_per_token_skips_the_cache() {
+    let reads = |body: &str| Request::parse(Api::Pooling, body.as_bytes()).unwrap().reads_cache;
+    assert!(reads(r#"{"input":"x"}"#));
+    assert!(reads(r#"{"input":"x","task":"classify"}"#));
+    assert!(!reads(r#"{"input":"x","task":"token_embed"}"#));
+    assert!(!reads(r#"{"input":"x","task":"token_classify"}"#));
+    assert!(!reads(r#"{"input":"x","data":{}}"#));
+}
+
 #[track_caller]
 fn refused(result: Result<Request, RequestError>, label: &str, message: &str) {
     let error = result.unwrap_err();
@@ -67,6 +102,30 @@ fn bad_bodies_name_the_field() {
     refused(completion(r#"{"prompt":[1,"a"]}"#), "wrong_type", message);
     let message = "prompt[0][0]: is an integer, want a token id (an integer from 0 to 4294967295)";
     refused(completion(r#"{"prompt":[[-1]]}"#), "wrong_type", message);
+}
+
+#[test]
+fn bad_bodies_of_newer_apis_name_the_field() {
+    let read = |api, body: &str| Request::parse(api, body.as_bytes());
+    let none = "input: missing or empty; send a string or a list";
+    for body in ["{}", r#"{"input":[]}"#, r#"{"input":null}"#] {
+        refused(read(Api::Responses, body), "no_input", none);
+        refused(read(Api::Embeddings, body), "no_input", none);
+    }
+    let message = "input[1]: is a string, want an object";
+    refused(read(Api::Responses, r#"{"input":[{},"x"]}"#), "wrong_type", message);
+    let message = "input[1]: is an integer, want a string, an array of strings, an array of token ids, or an array \
+                   of such arrays";
+    refused(read(Api::Pooling, r#"{"input":["x",1]}"#), "wrong_type", message);
+    let message = "input[0][1].role: is null, want a string";
+    let body = r#"{"input":[[{"role":"user"},{}]]}"#;
+    refused(read(Api::Embeddings, body), "wrong_type", message);
+    let message = "messages[0].content: is null, want a string or an array";
+    refused(read(Api::Messages, r#"{"messages":[{"role":"user"}]}"#), "wrong_type", message);
+    let message = "messages[0].content[0]: is a string, want an object";
+    refused(read(Api::Messages, r#"{"messages":[{"role":"user","content":["x"]}]}"#), "wrong_type", message);
+    let none = "messages: missing or empty; a chat needs at least one message";
+    refused(read(Api::Messages, "{}"), "no_messages", none);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the tests of prompts share.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf, sync::Mutex};
 
 use kvpick_core::{
     prompts::{ModelFiles, Prompter, Settings},
@@ -28,16 +28,21 @@ pub(crate) fn prompter(model: &str, settings: Settings) -> Prompter {
     prompter_with(model, None, settings)
 }
 
-/// The same with another template than the package's own.
+/// The same with another template than the package's own. Reading a tokenizer takes seconds: each is read once.
 #[track_caller]
 pub(crate) fn prompter_with(model: &str, chat_template: Option<&str>, settings: Settings) -> Prompter {
-    let (tokenizer, config) = (tool(model, "tokenizer.json"), tool(model, "tokenizer_config.json"));
-    let files = ModelFiles {
-        tokenizer_json: tokenizer.as_bytes(),
-        tokenizer_config_json: Some(config.as_bytes()),
-        chat_template,
-    };
-    Prompter::new(files, settings).expect("the package's files load")
+    static READ: Mutex<BTreeMap<String, Prompter>> = Mutex::new(BTreeMap::new());
+    let mut read = READ.lock().expect("no test has failed while it read one");
+    let prompter = read.entry(model.to_owned()).or_insert_with(|| {
+        let (tokenizer, config) = (tool(model, "tokenizer.json"), tool(model, "tokenizer_config.json"));
+        let files = ModelFiles {
+            tokenizer_json: tokenizer.as_bytes(),
+            tokenizer_config_json: Some(config.as_bytes()),
+            chat_template: None,
+        };
+        Prompter::new(files, Settings::default()).expect("the package's files load")
+    });
+    prompter.set_up(chat_template, settings)
 }
 
 /// The answer to a body: its ids, or the label of why there are none.
