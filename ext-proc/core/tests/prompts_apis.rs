@@ -12,6 +12,11 @@ const DUMP: &str = "{% for m in messages %}{{ m|tojson }}\n{% endfor %}\
 
 /// A prompter with a token for each byte and nothing else, so that the text of its ids is what was encoded.
 fn letters(chat_template: &str, settings: Settings) -> Prompter {
+    letters_and(None, chat_template, settings)
+}
+
+/// The same with a `tokenizer_config.json`.
+fn letters_and(config: Option<&str>, chat_template: &str, settings: Settings) -> Prompter {
     // The usual names of bytes in such vocabularies: printing ones stand for themselves, the others follow.
     let prints = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let plain = (0..=u8::MAX).filter(prints).map(char::from);
@@ -36,7 +41,7 @@ fn letters(chat_template: &str, settings: Settings) -> Prompter {
     let tokenizer = tokenizer.to_string();
     let files = ModelFiles {
         tokenizer_json: tokenizer.as_bytes(),
-        tokenizer_config_json: None,
+        tokenizer_config_json: config.map(str::as_bytes),
         chat_template: Some(chat_template),
     };
     Prompter::new(files, settings).expect("the tokenizer loads")
@@ -276,4 +281,18 @@ fn arguments_for_the_template_may_name_tools() {
         r#"{"messages":[{"role":"user","content":"q"}],"chat_template_kwargs":{"chat_template":"mine"}}"#;
     assert_eq!(texts(&letters(DUMP, trusting), Api::ChatCompletions, body), ["mine"]);
     assert_eq!(label(Api::ChatCompletions, body), "untrusted_template");
+}
+
+/// Tokens that only the config has get ids behind the vocabulary, or those that the vocabulary has for them.
+#[test]
+fn tokens_of_the_config_are_added() {
+    let config = r#"{"added_tokens_decoder":{"300":{"content":"<y>"},"299":{"content":"<x>","special":true},
+                     "5":{"content":"&"}},"eos_token":{"content":"<end>"},"pad_token":"<x>","unk_token":null}"#;
+    let with = letters_and(Some(config), "", Settings::default());
+    let without = letters("", Settings::default());
+    let ids = |prompter: &Prompter, text| prompter.encode(text, false).expect("ids");
+    let letter = |letter| ids(&without, letter)[0];
+    assert_eq!(ids(&with, "a<x>b"), [letter("a"), 256, letter("b")]);
+    assert_eq!(ids(&with, "<y><end>&"), [257, 258, letter("&")]);
+    assert_eq!(ids(&without, "<x>").len(), 3);
 }

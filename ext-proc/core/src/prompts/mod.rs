@@ -12,6 +12,7 @@ mod messages;
 mod pooling;
 mod python;
 mod responses;
+mod rewrite;
 mod source;
 mod template;
 mod tokens;
@@ -164,7 +165,7 @@ impl Prompter {
     /// here: completions work without it, and each chat says so.
     pub fn new(files: ModelFiles<'_>, settings: Settings) -> Result<Self, LoadError> {
         let config = files.config()?;
-        let tokenizer = Arc::new(Tokenizer::new(files.tokenizer_json)?);
+        let tokenizer = Arc::new(Tokenizer::new(files.tokenizer_json, &config)?);
         let (named, special_tokens) = (files::named_templates(&config), files::special_tokens(&config));
         Ok(Self::of_parts(tokenizer, named.into(), special_tokens, files.chat_template, settings))
     }

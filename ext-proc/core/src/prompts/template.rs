@@ -10,8 +10,8 @@ use super::{
     ContentFormat, LocalTime, PromptError, Settings,
     build::{object, text},
     messages::Form,
-    python::{filters, methods, print, time, tojson, value},
-    source,
+    python::{filters, globals, methods, print, texts, time, tojson, value},
+    rewrite, source,
 };
 use crate::request::json::{Json, Object};
 
@@ -103,8 +103,9 @@ impl Templates {
             },
             knows_developer: source::knows_developer(text),
             has_generation_tag: source::has_generation_tag(text),
-            text: source::prepared(text).into(),
-            broken: None,
+            text: rewrite::rewritten(&source::prepared(text)).into(),
+            broken: rewrite::has_unnamed_arguments(text)
+                .then(|| "a macro reads varargs or kwargs, which are not supported".to_owned()),
             compiled: None,
         }
     }
@@ -189,6 +190,26 @@ fn jinja() -> Environment<'static> {
     env.add_filter("trim", filters::trim);
     env.add_filter("string", filters::string);
     env.add_filter("join", filters::join);
+    env.add_filter("default", filters::default);
+    env.add_filter("d", filters::default);
+    env.add_filter("int", filters::int);
+    env.add_filter("float", filters::float);
+    env.add_filter("indent", texts::indent);
+    env.add_filter("truncate", texts::truncate);
+    env.add_filter("center", texts::center);
+    env.add_filter("wordcount", texts::wordcount);
+    env.add_filter("wordwrap", texts::wordwrap);
+    env.add_filter("urlencode", texts::urlencode);
+    env.add_filter("escape", texts::escape);
+    env.add_filter("e", texts::escape);
+    env.add_filter("forceescape", texts::forceescape);
+    env.add_filter(rewrite::FORMAT, texts::percent);
+    env.add_filter("sort", filters::sort);
+    env.add_filter("unique", filters::unique);
+    env.add_filter("dictsort", filters::dictsort);
+    env.add_function("dict", globals::dict);
+    env.add_function("cycler", globals::cycler);
+    env.remove_global("debug");
     env.add_test("sequence", filters::is_sequence);
     env.add_test("iterable", filters::is_iterable);
     env.add_test("callable", filters::is_callable);

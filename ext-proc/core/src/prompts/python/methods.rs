@@ -2,11 +2,14 @@
 
 use minijinja::{
     Error, ErrorKind, State,
-    value::{Tuple, Value, from_args},
+    value::{Tuple, Value, ValueKind, from_args},
 };
 use minijinja_contrib::pycompat;
 
-use super::print::write_str;
+use super::{
+    args::{Args, is_given},
+    print::write_str,
+};
 
 /// White space to Python's `str.strip` and `str.split`: Unicode's, and four separators of ASCII.
 pub(crate) fn is_space(char: char) -> bool {
@@ -21,7 +24,10 @@ pub(crate) fn call(
     args: &[Value],
 ) -> Result<Value, Error> {
     let Some(text) = value.as_str() else {
-        return pycompat::unknown_method_callback(state, value, method, args);
+        return match (value.kind(), method) {
+            (ValueKind::Seq | ValueKind::Map, "copy") => from_args::<()>(args).map(|()| value.clone()),
+            _ => pycompat::unknown_method_callback(state, value, method, args),
+        };
     };
     Ok(match method {
         "strip" => Value::from(strip(text, args, true, true)?),
@@ -99,7 +105,9 @@ fn strip<'t>(text: &'t str, args: &[Value], left: bool, right: bool) -> Result<&
 }
 
 fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
-    let (separator, most): (Option<&str>, Option<i64>) = from_args(args)?;
+    let [separator, most] = Args::of_method(args)?.bind(["sep", "maxsplit"])?;
+    let most = if is_given(&most) { Some(i64::try_from(most)?) } else { None };
+    let separator = separator.as_str();
     // A negative number of cuts means no limit.
     let most =
         most.and_then(|most| usize::try_from(most).ok()).map_or(usize::MAX, |most| most.saturating_add(1));
@@ -141,7 +149,7 @@ fn split_at_space(text: &str, most: usize, from_right: bool) -> Vec<&str> {
     parts
 }
 
-fn split_lines<'t>(text: &'t str, args: &[Value]) -> Result<Vec<&'t str>, Error> {
+pub(super) fn split_lines<'t>(text: &'t str, args: &[Value]) -> Result<Vec<&'t str>, Error> {
     let (keep,): (Option<bool>,) = from_args(args)?;
     let ends = ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'];
     let mut lines = Vec::new();
@@ -206,7 +214,12 @@ fn expand_tabs(text: &str, size: usize) -> String {
     out
 }
 
-fn padded(state: &State<'_, '_>, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+pub(super) fn padded(
+    state: &State<'_, '_>,
+    text: &str,
+    method: &str,
+    args: &[Value],
+) -> Result<Value, Error> {
     let (width, fill): (i64, Option<&str>) = from_args(args)?;
     let width = usize::try_from(width).unwrap_or_default();
     let missing = width.saturating_sub(text.chars().count());
