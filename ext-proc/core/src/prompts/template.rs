@@ -209,6 +209,8 @@ fn jinja() -> Environment<'static> {
     env.add_filter("dictsort", filters::dictsort);
     env.add_function("dict", globals::dict);
     env.add_function("cycler", globals::cycler);
+    // They are there, but print something else than Jinja's.
+    env.remove_filter("pprint");
     env.remove_global("debug");
     env.add_test("sequence", filters::is_sequence);
     env.add_test("iterable", filters::is_iterable);

@@ -15,8 +15,8 @@ pub(super) fn fields(body: &Object) -> Result<Fields, RequestError> {
         include_usage: wants_usage(body),
         // Log probabilities of a prompt come of running all of it. `echo` asks for them along with those of the
         // answer, whose number is 0, not absent, by default.
-        reads_cache: !given(body, "prompt_logprobs")
-            && !(flag(body, "echo") && body.get("top_logprobs") != Some(&Json::Null)),
+        reads_cache: !(given(body, "prompt_logprobs")
+            || flag(body, "echo") && body.get("top_logprobs") != Some(&Json::Null)),
     })
 }
 

@@ -17,7 +17,7 @@ pub(super) fn fields(body: &Object) -> Result<Fields, RequestError> {
         stream: flag(body, "stream"),
         include_usage: wants_usage(body),
         // Log probabilities of a prompt come of running all of it; `echo` asks for them along with the answer's.
-        reads_cache: !given(body, "prompt_logprobs") && !(flag(body, "echo") && given(body, "logprobs")),
+        reads_cache: !(given(body, "prompt_logprobs") || flag(body, "echo") && given(body, "logprobs")),
     })
 }
 

@@ -1,0 +1,40 @@
+//! A tokenizer of letters, so that prompts can be read.
+
+use kvpick_core::prompts::{ModelFiles, Prompter, Settings};
+
+/// A prompter with a token for each byte and nothing else, so that the text of its ids is what was encoded.
+pub(crate) fn letters(chat_template: &str, settings: Settings) -> Prompter {
+    letters_and(None, chat_template, settings)
+}
+
+/// The same with a `tokenizer_config.json`.
+pub(crate) fn letters_and(config: Option<&str>, chat_template: &str, settings: Settings) -> Prompter {
+    // The usual names of bytes in such vocabularies: printing ones stand for themselves, the others follow.
+    let prints = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let plain = (0..=u8::MAX).filter(prints).map(char::from);
+    let others = (256..).take(256 - plain.clone().count()).filter_map(char::from_u32);
+    let vocabulary: serde_json::Map<_, _> = plain
+        .chain(others)
+        .zip(0..)
+        .map(|(name, id)| (name.to_string(), serde_json::Value::from(id)))
+        .collect();
+    let bytes = serde_json::json!({
+        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false,
+    });
+    let tokenizer = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+            "end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+            "vocab": vocabulary, "merges": [],
+        },
+    });
+    let tokenizer = tokenizer.to_string();
+    let files = ModelFiles {
+        tokenizer_json: tokenizer.as_bytes(),
+        tokenizer_config_json: config.map(str::as_bytes),
+        chat_template: Some(chat_template),
+    };
+    Prompter::new(files, settings).expect("the tokenizer loads")
+}
