@@ -235,6 +235,34 @@ fn what_only_an_engine_can_know_has_no_prompt() {
     assert_eq!(label(Api::Messages, no_id), "bad_field");
 }
 
+#[test]
+fn a_developer_message_is_a_system_message_where_the_template_knows_none() {
+    let chat = |messages: &str| format!(r#"{{"messages":[{messages}]}}"#);
+    let (empty, developer) = (r#"{"role":"system","content":""}"#, r#"{"role":"developer","content":"D"}"#);
+    let (user, end) = (r#"{"role": "user", "content": "q"}"#, "tools=null effort=- answer");
+    let both = [empty, user, developer, r#"{"role":"system","content":"S"}"#].join(",");
+    let merged = r#"{"role": "system", "content": "D\n\nS"}"#;
+    shown(DUMP, Api::ChatCompletions, &chat(&both), &[merged, user, end]);
+    // Alone and in front it stays what it is, in parts where the template wants parts.
+    let parts =
+        format!("{DUMP}{{% for m in messages %}}{{% for c in m.content %}}{{% endfor %}}{{% endfor %}}");
+    let alone = r#"{"role": "system", "content": [{"type": "text", "text": "D"}]}"#;
+    let user = r#"{"role": "user", "content": [{"type": "text", "text": "q"}]}"#;
+    let body = chat(&[developer, r#"{"role":"user","content":"q"}"#].join(","));
+    shown(&parts, Api::ChatCompletions, &body, &[alone, user, end]);
+}
+
+#[test]
+fn the_billing_header_goes_from_plain_system_texts() {
+    let content = |content: &str| format!(r#"{{"input":[{{"role":"system","content":{content}}}]}}"#);
+    let end = "tools=null effort=- answer";
+    let plain = content(r#""x-anthropic-billing-header: 1\nS""#);
+    shown(DUMP, Api::Responses, &plain, &[r#"{"role": "system", "content": "S"}"#, end]);
+    let typed = content(r#"[{"type":"input_text","text":"x-anthropic-billing-header: 1\nS"}]"#);
+    let kept = r#"{"role": "system", "content": "x-anthropic-billing-header: 1\nS"}"#;
+    shown(DUMP, Api::Responses, &typed, &[kept, end]);
+}
+
 /// What a request says of tools and of the template in its own arguments for the template.
 #[test]
 fn arguments_for_the_template_may_name_tools() {

@@ -177,7 +177,8 @@ fn push_part(
             let part = [("type", Json::String(kind.into())), ("name", Json::String(text.clone()))];
             parts.push(Json::Object(build::object(part)));
         }
-        _ => push_text(parts, text, Some(object), role, form),
+        // The header is looked for in plain texts alone.
+        _ => push_text(parts, text, Some(object), if kind == "text" { role } else { "" }, form),
     }
     Ok(())
 }
@@ -259,21 +260,26 @@ fn arguments(given: Option<&Json>, path: &str) -> Result<Object, PromptError> {
     }
 }
 
-fn with_instructions_first(chat: Vec<Object>) -> Vec<Object> {
-    let is_instruction = |message: &Object| matches!(role(message), "system" | "developer");
-    let (instructions, rest): (Vec<_>, Vec<_>) = chat.into_iter().partition(is_instruction);
-    let texts: Vec<String> = instructions
-        .iter()
-        .map(|message| match message.get("content") {
-            Some(Json::Array(parts)) => join(parts, "\n"),
-            Some(Json::String(text)) => text.clone(),
-            _ => String::new(),
-        })
-        .collect();
-    let mut first = Object::new();
-    first.insert("role".into(), Json::String("system".into()));
-    first.insert("content".into(), Json::String(texts.join("\n\n")));
-    std::iter::once(first).chain(rest).collect()
+/// Developer messages become system messages; where one of those is not the first message, or not the only one, all
+/// become one in front.
+fn with_instructions_first(mut chat: Vec<Object>) -> Vec<Object> {
+    let is_system = |message: &Object| role(message) == "system";
+    for message in chat.iter_mut().filter(|message| role(message) == "developer") {
+        message.insert("role".into(), Json::String("system".into()));
+        message.shift_remove("tools");
+    }
+    if !chat.iter().skip(1).any(is_system) {
+        return chat;
+    }
+    let (instructions, rest): (Vec<_>, Vec<_>) = chat.into_iter().partition(is_system);
+    let texts = instructions.iter().map(|message| match message.get("content") {
+        Some(Json::Array(parts)) => join(parts, "\n"),
+        Some(Json::String(text)) => text.clone(),
+        _ => String::new(),
+    });
+    let texts: Vec<String> = texts.filter(|text| !text.is_empty()).collect();
+    let first = [("role", Json::String("system".into())), ("content", Json::String(texts.join("\n\n")))];
+    std::iter::once(build::object(first)).chain(rest).collect()
 }
 
 fn role(message: &Object) -> &str {

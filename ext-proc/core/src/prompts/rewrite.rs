@@ -10,7 +10,7 @@ pub(super) const FORMAT: &str = "_percent";
 pub(super) fn rewritten(template: &str) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;
-    while let Some(start) = rest.find("{{").into_iter().chain(rest.find("{%")).chain(rest.find("{#")).min() {
+    while let Some(start) = next_tag(rest) {
         let tag = &rest[start..];
         out.push_str(&rest[..start]);
         if tag.starts_with("{#") {
@@ -41,27 +41,53 @@ pub(super) fn rewritten(template: &str) -> String {
     out
 }
 
-/// Whether a macro reads the arguments that its signature does not name, which the engine here has no form for.
-pub(super) fn has_unnamed_arguments(template: &str) -> bool {
-    let mut in_macro = false;
+/// A tag that is no comment: a statement or an output.
+pub(super) struct Tag<'t> {
+    pub(super) is_statement: bool,
+    pub(super) words: Vec<Word<'t>>,
+}
+
+/// A token of a tag.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Word<'t> {
+    Name(&'t str),
+    Number(&'t str),
+    /// What stands between the quotes, as it is written there.
+    Text(&'t str),
+    Sign(&'t str),
+}
+
+/// The tags of `template`, without those that a `raw` block has as text. What follows one that does not end is left out.
+pub(super) fn tags(template: &str) -> Vec<Tag<'_>> {
+    let mut out = Vec::new();
     let mut rest = template;
-    while let Some(start) = rest.find("{{").into_iter().chain(rest.find("{%")).chain(rest.find("{#")).min() {
+    while let Some(start) = next_tag(rest) {
         let tag = &rest[start..];
-        let end = if tag.starts_with("{#") {
-            tag.find("#}").map_or(tag.len(), |end| end + 2)
-        } else {
-            let Some(tokens) = Tokens::of_tag(tag) else { return false };
-            in_macro |= tokens.first_is("macro");
-            in_macro &= !tokens.first_is("endmacro");
-            let mut names = tokens.list.iter().filter(|it| it.kind == Kind::Name).map(|it| it.text(tag));
-            if in_macro && names.any(|name| matches!(name, "varargs" | "kwargs")) {
-                return true;
-            }
-            tokens.end
+        if tag.starts_with("{#") {
+            rest = tag.find("#}").map_or("", |end| &tag[end + 2..]);
+            continue;
+        }
+        let Some(tokens) = Tokens::of_tag(tag) else { break };
+        rest = &tag[tokens.end..];
+        let is_statement = tag.starts_with("{%");
+        if is_statement && tokens.first_is("raw") {
+            rest = rest.find("endraw").map_or("", |end| &rest[end..]);
+            continue;
+        }
+        let word = |token: &Token| match token.kind {
+            Kind::Name => Word::Name(token.text(tag)),
+            Kind::Number => Word::Number(token.text(tag)),
+            Kind::Text => Word::Text(&tag[token.start + 1..token.end - 1]),
+            Kind::Sign => Word::Sign(token.text(tag)),
         };
-        rest = &tag[end..];
+        out.push(Tag { is_statement, words: tokens.list.iter().map(word).collect() });
     }
-    false
+    out
+}
+
+/// Where the next tag or comment begins.
+fn next_tag(text: &str) -> Option<usize> {
+    ["{{", "{%", "{#"].into_iter().filter_map(|mark| text.find(mark)).min()
 }
 
 /// A tag's tokens.
@@ -310,11 +336,5 @@ mod tests {
         ] {
             assert_eq!(rewritten(template), want);
         }
-    }
-
-    #[test]
-    fn unnamed_arguments_of_macros_are_seen() {
-        assert!(has_unnamed_arguments("{% macro a(b) %}{{ varargs }}{% endmacro %}"));
-        assert!(!has_unnamed_arguments("{% macro a(b) %}{# kwargs #}{% endmacro %}{{ kwargs }}"));
     }
 }

@@ -104,7 +104,7 @@ impl Templates {
             knows_developer: source::knows_developer(text),
             has_generation_tag: source::has_generation_tag(text),
             text: rewrite::rewritten(&source::prepared(text)).into(),
-            broken: rewrite::has_unnamed_arguments(text)
+            broken: source::has_unnamed_arguments(text)
                 .then(|| "a macro reads varargs or kwargs, which are not supported".to_owned()),
             compiled: None,
         }
