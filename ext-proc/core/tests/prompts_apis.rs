@@ -281,8 +281,13 @@ fn arguments_for_the_template_may_name_tools() {
 #[test]
 fn tokens_of_the_config_are_added() {
     let config = r#"{"added_tokens_decoder":{"300":{"content":"<y>"},"299":{"content":"<x>","special":true},
-                     "5":{"content":"&"}},"eos_token":{"content":"<end>"},"pad_token":"<x>","unk_token":null}"#;
-    let with = letters_and(Some(config), "", Settings::default());
+                     "5":{"content":"&"}},"image_token":"<i>","add_bos_token":true,"eos_token":{"content":"<end>"},
+                     "pad_token":"<x>","unk_token":null,"extra_special_tokens":{"sound":"<s>"}}"#;
+    let template = "{{ eos_token }}{{ image_token }}{{ sound }}{{ unk_token is defined }}";
+    let with = letters_and(Some(config), template, Settings::default());
+    let user = r#"{"messages":[{"role":"user","content":"q"}]}"#;
+    assert_eq!(texts(&with, Api::ChatCompletions, user), ["<end><i><s>False"]);
+    assert_eq!(with.encode("<i><s>", false).expect("ids"), [259, 260]);
     let without = letters("", Settings::default());
     let ids = |prompter: &Prompter, text| prompter.encode(text, false).expect("ids");
     let letter = |letter| ids(&without, letter)[0];

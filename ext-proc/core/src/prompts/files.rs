@@ -56,10 +56,12 @@ pub(super) fn named_templates(config: &Object) -> Vec<(String, String)> {
     }
 }
 
-/// A config's special tokens: each a text, or an object with its text in `content`.
+/// A config's special tokens by name: each a text, or an object with its text in `content`.
 pub(super) fn special_tokens(config: &Object) -> Object {
     let tokens = config.iter().filter(|(name, _)| name.ends_with("_token"));
+    let extra = config.get("extra_special_tokens").and_then(Json::as_object);
     tokens
+        .chain(extra.into_iter().flatten())
         .filter_map(|(name, token)| {
             let text = match token {
                 Json::String(text) => text,

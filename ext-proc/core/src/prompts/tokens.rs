@@ -99,9 +99,14 @@ fn wanted(config: &Object) -> Vec<Value> {
         .collect();
     numbered.sort_by_key(|(id, _)| *id);
     let numbered = numbered.into_iter().map(|(_, it)| token(it, false));
-    let lists = ["additional_special_tokens", "extra_special_tokens"];
-    let listed = lists.iter().filter_map(|name| config.get(*name)?.as_array()).flatten();
-    let roles = ROLES.iter().filter_map(|name| given(config, name)).chain(listed).map(|it| token(it, true));
+    let standard = ROLES.iter().filter_map(|name| given(config, name));
+    // A model may have roles of its own, named likewise or in one object; in a list they have no names.
+    let own = config.iter().filter(|(name, _)| name.ends_with("_token") && !ROLES.contains(&name.as_str()));
+    let extra = given(config, "extra_special_tokens").or_else(|| config.get("additional_special_tokens"));
+    let named = extra.and_then(Json::as_object).into_iter().flatten();
+    let listed = extra.and_then(Json::as_array).into_iter().flatten();
+    let own = own.chain(named).map(|(_, token)| token);
+    let roles = standard.chain(own).chain(listed).map(|it| token(it, true));
     numbered.chain(roles).flatten().collect()
 }
 
