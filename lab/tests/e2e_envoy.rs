@@ -78,6 +78,19 @@ async fn requests_without_a_body_and_other_paths_pass() {
     let answer = post(&fleet, "/v1/nothing", r#"{"model": "qwen3"}"#).await;
     assert_eq!((answer.status, answer.tier_and_reason()), (404, ("load", "other_path")));
     assert!(answer.engine().is_some());
+    // These engines have no such routes, the picker reads their bodies all the same.
+    let stateful = r#"{"model": "qwen3", "input": "x", "previous_response_id": "resp_1"}"#;
+    let answer = post(&fleet, "/v1/responses", stateful).await;
+    assert_eq!((answer.status, answer.tier_and_reason()), (404, ("load", "stateful_unpinned")));
+    let messages = r#"{"model": "qwen3", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}"#;
+    let answer = post(&fleet, "/v1/messages", messages).await;
+    assert_eq!(answer.status, 404);
+    assert!(
+        !["other_path", "bad_field"].contains(&answer.tier_and_reason().1),
+        "{:?}",
+        answer.tier_and_reason()
+    );
+    assert!(answer.engine().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
