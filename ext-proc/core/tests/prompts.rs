@@ -149,6 +149,45 @@ fn gemma3_prompts_are_those_of_vllm() {
     assert_eq!(accepted, 157);
 }
 
+#[test]
+fn gpt_oss_prompts_are_those_of_vllm() {
+    let settings = Settings { start_date: Some("2026-01-15".into()), ..render_settings() };
+    let plain = prompter("gpt_oss", settings.clone());
+    let in_system = prompter("gpt_oss", Settings { harmony_system_instructions: true, ..settings });
+    let except = [
+        ("gpt_oss/responses/empty-list", "a request of no item is nothing to route by"),
+        ("gpt_oss/messages/bad-messages-empty", "a request of no message is nothing to route by"),
+    ];
+    let accepted = run("gpt_oss.jsonl.gz", &[("default", &plain), ("sysinst", &in_system)], &except);
+    assert_eq!(accepted, 182);
+}
+
+/// Functions with schemas of any shape, in the words that the renderer of vLLM has for them.
+#[test]
+fn gpt_oss_functions_are_described_as_by_its_renderer() {
+    let prompter =
+        prompter("gpt_oss", Settings { start_date: Some("2026-01-15".into()), ..render_settings() });
+    let mut wrong = Vec::new();
+    for case in goldens("harmony_tools.jsonl.gz") {
+        let tools: Vec<Value> = (case["tools"].as_array().expect("tools").iter())
+            .map(|function| serde_json::json!({"type": "function", "function": function}))
+            .collect();
+        let mut messages = vec![serde_json::json!({"role": "user", "content": "x"})];
+        if !case["instructions"].is_null() {
+            messages.insert(0, serde_json::json!({"role": "system", "content": case["instructions"]}));
+        }
+        let body = serde_json::json!({"messages": messages, "tools": tools}).to_string();
+        let got =
+            answer(&prompter, Api::ChatCompletions, body.as_bytes()).map(|ids| prompter.decode(&ids[0]));
+        let want = case["text"].as_str().expect("a text");
+        let whole = format!("<|start|>developer<|message|>{want}<|end|><|start|>user<|message|>x<|end|>");
+        if !got.as_ref().is_ok_and(|got| got.contains(&whole)) {
+            wrong.push(format!("{}\n  got  {got:?}\n  want {want:?}", case["tools"]));
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong[..wrong.len().min(5)].join("\n"));
+}
+
 /// Small templates that each use one corner of Jinja or of Python.
 #[test]
 fn templates_of_requests_render_as_in_python() {

@@ -34,8 +34,8 @@ pub enum ModelError {
     NoWords(PathBuf),
 }
 
-/// The prompter of the model in that folder: `tokenizer.json`, and where there are such `tokenizer_config.json` and
-/// `chat_template.jinja`.
+/// The prompter of the model in that folder: `tokenizer.json`, and where there are such `tokenizer_config.json`,
+/// `config.json` and `chat_template.jinja`.
 ///
 /// # Errors
 ///
@@ -43,11 +43,13 @@ pub enum ModelError {
 pub fn load(folder: &Path, max_model_len: Option<u32>) -> Result<Prompter, ModelError> {
     let tokenizer = read(folder.join("tokenizer.json"))?;
     let config = if_there(read(folder.join("tokenizer_config.json")))?;
+    let config_json = if_there(read(folder.join("config.json")))?;
     let template = if_there(read(folder.join("chat_template.jinja")))?;
     let template = template.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let files = ModelFiles {
         tokenizer_json: &tokenizer,
         tokenizer_config_json: config.as_deref(),
+        config_json: config_json.as_deref(),
         chat_template: template.as_deref(),
     };
     let settings = Settings { max_model_len, ..Settings::default() };

@@ -10,6 +10,8 @@ pub struct ModelFiles<'a> {
     pub tokenizer_json: &'a [u8],
     /// `tokenizer_config.json`: chat template and the texts of special tokens.
     pub tokenizer_config_json: Option<&'a [u8]>,
+    /// `config.json`: the model's type.
+    pub config_json: Option<&'a [u8]>,
     /// `chat_template.jinja`, or what the engine was given as `--chat-template`; goes before the one in the config.
     pub chat_template: Option<&'a str>,
 }
@@ -23,6 +25,12 @@ pub enum LoadError {
     /// `tokenizer_config.json` is not what it should be.
     #[error("tokenizer_config.json: {0}")]
     Config(String),
+    /// `config.json` is not what it should be.
+    #[error("config.json: {0}")]
+    ModelConfig(String),
+    /// Chats are to be in the Harmony format, and the tokenizer lacks its control tokens.
+    #[error("tokenizer.json: has no control tokens of Harmony, as <|start|>; is this a gpt-oss model?")]
+    NoHarmonyTokens,
 }
 
 impl ModelFiles<'_> {

@@ -8,6 +8,7 @@ mod anthropic;
 mod build;
 mod chat;
 mod files;
+mod harmony;
 mod messages;
 mod pooling;
 mod python;
@@ -28,6 +29,7 @@ use crate::request::{
 };
 use build::{field, given, object, text};
 use chat::Chat;
+use harmony::Harmony;
 use messages::Rules;
 use template::{Template, Templates};
 use tokens::Tokenizer;
@@ -50,7 +52,15 @@ pub struct Settings {
     /// `--max-model-len`, in tokens: what `truncate_prompt_tokens: -1` counts from. Where it is not known, such a
     /// prompt is taken to fit.
     pub max_model_len: Option<u32>,
-    /// The engine's local time, for templates that print the date. Without it such a template fails to render.
+    /// Whether chats are in the Harmony format. Where it is not said, `config.json`'s model type does (`gpt_oss`), or
+    /// else the tokenizer's vocabulary.
+    pub harmony: Option<bool>,
+    /// `VLLM_SYSTEM_START_DATE` of the engine: the date that Harmony prompts show. Where there is none, they show the
+    /// clock's.
+    pub start_date: Option<String>,
+    /// `VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS`: Harmony's instructions are in the system message.
+    pub harmony_system_instructions: bool,
+    /// The engine's local time, for prompts that show the date. Without it such a template fails to render.
     pub clock: Option<Arc<dyn Fn() -> LocalTime + Send + Sync>>,
 }
 
@@ -152,6 +162,8 @@ pub struct Prompter {
     templates: Templates,
     /// Texts of special tokens by their names in templates, as `bos_token`; none where the model has none.
     special_tokens: Object,
+    /// Writes chats in place of a template.
+    harmony: Option<Arc<Harmony>>,
     settings: Settings,
     traits: anthropic::Traits,
 }
@@ -167,18 +179,22 @@ impl Prompter {
         let config = files.config()?;
         let tokenizer = Arc::new(Tokenizer::new(files.tokenizer_json, &config)?);
         let (named, special_tokens) = (files::named_templates(&config), files::special_tokens(&config));
-        Ok(Self::of_parts(tokenizer, named.into(), special_tokens, files.chat_template, settings))
+        let harmony = Harmony::of(files.config_json, &tokenizer, &settings)?.map(Arc::new);
+        Ok(Self::of_parts(tokenizer, harmony, named.into(), special_tokens, files.chat_template, settings))
     }
 
-    /// The same model set up in another way. The tokenizer, which takes most of the time and memory, is shared.
+    /// The same model set up in another way. The tokenizer, which takes most of the time and memory, is shared, and a
+    /// gpt-oss model stays one.
     #[must_use]
     pub fn set_up(&self, chat_template: Option<&str>, settings: Settings) -> Self {
         let (tokenizer, named) = (Arc::clone(&self.tokenizer), Arc::clone(&self.named));
-        Self::of_parts(tokenizer, named, self.special_tokens.clone(), chat_template, settings)
+        let harmony = self.harmony.clone();
+        Self::of_parts(tokenizer, harmony, named, self.special_tokens.clone(), chat_template, settings)
     }
 
     fn of_parts(
         tokenizer: Arc<Tokenizer>,
+        harmony: Option<Arc<Harmony>>,
         named: Arc<[(String, String)]>,
         special_tokens: Object,
         chat_template: Option<&str>,
@@ -189,10 +205,13 @@ impl Prompter {
             None => Templates::new(&named, &settings),
         };
         let traits = anthropic::Traits { merges_inline_system: true, effort_of_disabled: "none" };
-        let mut prompter = Self { tokenizer, named, templates, special_tokens, settings, traits };
+        let mut prompter = Self { tokenizer, named, templates, special_tokens, harmony, settings, traits };
         prompter.traits = anthropic::Traits {
             merges_inline_system: prompter.templates.want_system_first(),
-            effort_of_disabled: prompter.effort_of_disabled(),
+            effort_of_disabled: match prompter.harmony {
+                Some(_) => harmony::EFFORT_OF_DISABLED,
+                None => prompter.effort_of_disabled(),
+            },
         };
         prompter
     }
@@ -217,6 +236,11 @@ impl Prompter {
     /// Where no ids can be made here, see [`PromptError`].
     pub fn token_ids(&self, request: &Request) -> Result<Vec<Vec<u32>>, PromptError> {
         let body = request.body();
+        if let Some(harmony) = &self.harmony
+            && harmony::is_for(request.api)
+        {
+            return Ok(vec![self.harmony_prompt(harmony, request)?]);
+        }
         if request.has_media {
             return Err(PromptError::Media(media_field(request).into()));
         }
@@ -266,6 +290,22 @@ impl Prompter {
         }
         let text = self.rendered(body, kind)?;
         self.encode_within(&text, flag(body, "add_special_tokens", false)?, limit)
+    }
+
+    /// A gpt-oss model's chat, of which media leave nothing and no length is cut; only `/v1/responses` is cut.
+    fn harmony_prompt(&self, harmony: &Harmony, request: &Request) -> Result<Vec<u32>, PromptError> {
+        let (body, settings) = (request.body(), &self.settings);
+        match request.api {
+            Api::Messages => harmony.chat(&self.tokenizer, &anthropic::to_chat(body, self.traits)?, settings),
+            Api::Responses => {
+                let limit = Limit::of(request, settings.max_model_len)?;
+                Ok(limit.cut_ids(harmony.responses(&self.tokenizer, body, settings)?))
+            }
+            _ => match ready_ids(body)? {
+                Some(ids) if !request.has_media => Ok(ids),
+                _ => harmony.chat(&self.tokenizer, body, settings),
+            },
+        }
     }
 
     /// The text of a chat, as its template prints it.

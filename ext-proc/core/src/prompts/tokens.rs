@@ -27,10 +27,24 @@ impl Tokenizer {
     /// Ids of `text`. Special tokens that stand in it as text become their ids; `add_special_tokens` is whether the
     /// post-processor may add any around it.
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        self.ids(text, add_special_tokens, false)
+    }
+
+    /// Ids of `text` as ordinary text: special tokens that stand in it are text like any other.
+    pub(super) fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        self.ids(text, false, true)
+    }
+
+    fn ids(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+        encode_special_tokens: bool,
+    ) -> Result<Vec<u32>, PromptError> {
         // vLLM cuts and pads by its own rules, whatever the file says.
         let options = EncodeOptions {
             add_special_tokens,
-            encode_special_tokens: false,
+            encode_special_tokens,
             padding: Override::Off,
             truncation: Override::Off,
         };

@@ -38,6 +38,7 @@ pub(crate) fn prompter_with(model: &str, chat_template: Option<&str>, settings: 
         let files = ModelFiles {
             tokenizer_json: tokenizer.as_bytes(),
             tokenizer_config_json: Some(config.as_bytes()),
+            config_json: None,
             chat_template: None,
         };
         Prompter::new(files, Settings::default()).expect("the package's files load")

@@ -1,6 +1,7 @@
 //! Python where it shows through a template: how values print, `tojson`, methods of strings, dates.
 
 mod args;
+pub(super) mod dumps;
 pub(super) mod filters;
 pub(super) mod globals;
 pub(super) mod methods;
