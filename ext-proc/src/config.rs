@@ -105,6 +105,20 @@ pub struct ModelConfig {
     /// vLLM's `--max-model-len`, in tokens; needed for requests with `truncate_prompt_tokens: -1` only.
     #[serde(default)]
     pub max_model_len: Option<u32>,
+    /// Whether this is a gpt-oss model, whose chats vLLM writes in the Harmony format without a template. Found out from
+    /// the folder's `config.json`, or else from the tokenizer, where it is not said.
+    #[serde(default)]
+    pub harmony: Option<bool>,
+    /// The engine's `VLLM_SYSTEM_START_DATE`: the date in gpt-oss prompts. Without one, prompts change at the engine's
+    /// midnight.
+    #[serde(default)]
+    pub start_date: Option<String>,
+    /// The engine's `VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS`.
+    #[serde(default)]
+    pub harmony_system_instructions: bool,
+    /// The engine's local time is this many minutes ahead of UTC; for prompts that show the date.
+    #[serde(default)]
+    pub utc_offset_minutes: i32,
 }
 
 /// See [`ContentFormat`].
@@ -310,6 +324,12 @@ impl Config {
                 found.push(format!(
                     "models[{i}].path: there is no {}; give the folder with the model's tokenizer.json",
                     file.display()
+                ));
+            }
+            if model.utc_offset_minutes.unsigned_abs() > 24 * 60 {
+                found.push(format!(
+                    "models[{i}].utc_offset_minutes: {} is more than a day; give minutes ahead of UTC",
+                    model.utc_offset_minutes
                 ));
             }
             if let Some(file) = model.chat_template.as_ref().filter(|it| !it.is_file()) {

@@ -7,6 +7,7 @@
 //! [`metrics`], [`status`].
 
 pub mod app;
+mod clock;
 pub mod config;
 pub mod decide;
 pub mod ext_proc;

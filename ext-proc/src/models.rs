@@ -8,7 +8,7 @@ use kvpick_core::{
     request::{Api, Request},
 };
 
-use crate::config::ModelConfig;
+use crate::{clock, config::ModelConfig};
 
 /// Prompters by model name.
 #[derive(Clone, Default)]
@@ -60,6 +60,7 @@ fn load(config: &ModelConfig) -> anyhow::Result<Prompter> {
     };
     let tokenizer_json = read(&config.path.join("tokenizer.json"))?;
     let tokenizer_config_json = optional("tokenizer_config.json")?;
+    let config_json = optional("config.json")?;
     let template = match &config.chat_template {
         Some(file) => Some(read(file)?),
         None => optional("chat_template.jinja")?,
@@ -72,11 +73,15 @@ fn load(config: &ModelConfig) -> anyhow::Result<Prompter> {
         content_format: config.chat_template_content_format.into(),
         keeps_developer_role: config.keeps_developer_role,
         max_model_len: config.max_model_len,
-        ..Settings::default()
+        harmony: config.harmony,
+        start_date: config.start_date.clone(),
+        harmony_system_instructions: config.harmony_system_instructions,
+        clock: Some(clock::ahead_of_utc(config.utc_offset_minutes)),
     };
     let files = ModelFiles {
         tokenizer_json: &tokenizer_json,
         tokenizer_config_json: tokenizer_config_json.as_deref(),
+        config_json: config_json.as_deref(),
         chat_template: template.as_deref(),
     };
     let prompter = Prompter::new(files, settings)?;
