@@ -93,3 +93,6 @@ impl Harmony {
 fn bad(field: impl Into<String>, problem: &'static str) -> PromptError {
     PromptError::Field { field: field.into(), problem }
 }
+
+#[cfg(test)]
+mod tests;

@@ -149,7 +149,7 @@ impl<'a> Item<'a> {
         let is_answer = text_of(self.object, "role") == Some("assistant");
         let is_text = match text_of(part, "type") {
             Some("input_text") => true,
-            Some("output_text") => is_answer,
+            Some("output_text") if is_answer => true,
             Some("refusal") if is_answer => false,
             Some("input_image" | "input_file" | "input_audio") => false,
             _ => return Err(self.bad("content", "no kind of part that is known")),

@@ -239,3 +239,117 @@ fn text<'a>(schema: &'a Value, key: &str) -> Option<&'a str> {
 fn list<'a>(schema: &'a Value, key: &str) -> Option<&'a [Value]> {
     schema.get(key)?.as_array().map(Vec::as_slice)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::json::parse_text;
+
+    fn printed(schema: &str) -> Result<String, PromptError> {
+        let Ok(Json::Object(parameters)) = parse_text(schema) else { panic!("{schema}: no object") };
+        let function = Function { name: "f", description: "", parameters: Some(&parameters) };
+        let text = functions(&[function])?;
+        let (_, text) = text.split_once("type f = (_: ").expect("the function");
+        Ok(text.split_once(") => any;\n\n} // namespace").expect("its end").0.to_owned())
+    }
+
+    #[test]
+    fn types_of_all_forms() {
+        for (schema, want) in [
+            (r"{}", "any"),
+            (r#"{"type":"string"}"#, "string"),
+            (r#"{"type":"string","enum":["a",1,"b\"c"]}"#, r#""a" | "b"c""#),
+            (r#"{"type":"string","enum":[1]}"#, "string"),
+            (r#"{"type":"integer","enum":[1,2]}"#, "number"),
+            (r#"{"type":"boolean"}"#, "boolean"),
+            (r#"{"type":"null"}"#, "any"),
+            (r#"{"type":["integer","null"]}"#, "number | null"),
+            (r#"{"type":[],"anyOf":[{"type":"string"}]}"#, "any"),
+            (r##"{"$ref":"#/a"}"##, "any"),
+            (r#"{"type":"array"}"#, "Array<any>"),
+            (r#"{"type":"array","items":{"type":"array","items":{"type":"number"}}}"#, "number[][]"),
+            (r#"{"type":"object"}"#, "{\n}"),
+            (r#"{"type":"object","description":"d"}"#, "// d\n{\n}"),
+            (
+                r#"{"oneOf":[{"type":"string","description":"s","default":"x"},{"type":"number","nullable":true}]}"#,
+                "\n | string // s default: \"x\"\n | number | null",
+            ),
+            (
+                r#"{"oneOf":[{"type":"string","enum":["x"],"default":"x\n"}]}"#,
+                "\n | \"x\" // default: \"x\\n\"",
+            ),
+            (r#"{"oneOf":"bad","type":"string"}"#, "string"),
+        ] {
+            assert_eq!(printed(schema).as_deref(), Ok(want), "{schema}");
+        }
+    }
+
+    #[test]
+    fn properties_of_all_forms() {
+        for (property, want) in [
+            (r#"{"type":"string"}"#, "a?: string,"),
+            (r#"{"type":"string","nullable":true}"#, "a?: string | null,"),
+            (r#"{"type":["string","null"],"nullable":true}"#, "a?: string | null,"),
+            (r#"{"title":"T","description":"D","type":"number"}"#, "// T\n//\n// D\na?: number,"),
+            (r#"{"type":"string","default":"x"}"#, "a?: string, // default: \"x\""),
+            (r#"{"type":"string","enum":["x"],"default":"x"}"#, "a?: \"x\", // default: x"),
+            (r#"{"default":{"k":[1.50,null,"é"]}}"#, "a?: any, // default: {\"k\":[1.5,null,\"é\"]}"),
+            (r#"{"examples":["x",1]}"#, "// Examples:\n// - \"x\"\na?: any,"),
+            (r#"{"examples":[]}"#, "a?: any,"),
+            (r"true", "a?: any,"),
+            (
+                r#"{"type":"object","properties":{"b":{"type":"object","properties":{"c":{}}}}}"#,
+                "a?: {\n    b?: {\n        c?: any,\n        },\n    },",
+            ),
+            (
+                r#"{"description":"D","default":1,"oneOf":[{"type":"string","description":"x"},
+                    {"type":"number","description":"y","default":2}]}"#,
+                "// D\n// default: 1\na?:\n | string\n | number // y default: 2\n,",
+            ),
+            (r#"{"description":"D","oneOf":[{"type":"string","description":"D"}]}"#, "a?:\n | string\n,"),
+        ] {
+            let schema = format!(r#"{{"type":"object","properties":{{"a":{property}}}}}"#);
+            assert_eq!(printed(&schema), Ok(format!("{{\n{want}\n}}")), "{schema}");
+            let needed = schema.replacen('{', r#"{"required":["a"],"#, 1);
+            assert_eq!(printed(&needed), Ok(format!("{{\n{want}\n}}").replace("a?:", "a:")), "{needed}");
+        }
+    }
+
+    /// The renderer's parser is inexact where it is told nothing else; so is the one that stands for it here.
+    #[test]
+    fn numbers_are_those_of_the_renderer() {
+        for (given, want) in [
+            ("7.038531e-26", "7.038530999999999e-26"),
+            ("1e16", "1e+16"),
+            ("1E5", "100000.0"),
+            ("1.5e-5", "0.000015"),
+            ("-0", "0"),
+            ("-0.0", "-0.0"),
+            ("18446744073709551615", "18446744073709551615"),
+            ("18446744073709551616", "1.8446744073709552e+19"),
+            ("12345678901234567890123", "1.2345678901234568e+22"),
+        ] {
+            let schema = format!(r#"{{"type":"object","properties":{{"a":{{"default":{given}}}}}}}"#);
+            assert_eq!(printed(&schema), Ok(format!("{{\na?: any, // default: {want}\n}}")));
+        }
+    }
+
+    #[test]
+    fn schemas_that_the_renderer_refuses_are_refused() {
+        for number in ["NaN", "Infinity", "1e309", &"9".repeat(310)] {
+            assert!(printed(&format!(r#"{{"not printed":{number}}}"#)).is_err(), "{number}");
+        }
+        let nested = |levels: usize| format!("{}1{}", r#"{"a":"#.repeat(levels), "}".repeat(levels));
+        assert!(printed(&nested(MAX_DEPTH)).is_ok());
+        assert!(printed(&nested(MAX_DEPTH + 1)).is_err());
+    }
+
+    #[test]
+    fn a_text_that_grows_too_large_is_refused() {
+        let wide: Vec<String> = (0..50_000).map(|at| format!(r#""{at}":{{}}"#)).collect();
+        let deep = r#"{"type":"object","properties":{"a":"#.repeat(58);
+        let schema =
+            format!(r#"{deep}{{"type":"object","properties":{{{}}}}}{}"#, wide.join(","), "}}".repeat(58));
+        assert!(printed(&schema).is_err());
+    }
+}
