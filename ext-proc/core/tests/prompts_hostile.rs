@@ -88,7 +88,8 @@ mod properties {
     /// Requests of any shape give ids or a reason.
     #[test]
     fn any_request_is_answered() {
-        let prompter = prompter("qwen3", Settings::default());
+        let dated = Settings { start_date: Some("2026-01-15".into()), ..Settings::default() };
+        let prompters = [prompter("qwen3", Settings::default()), prompter("gpt_oss", dated)];
         let strategy = (prop::collection::vec(json(), 1..4), json(), json(), json());
         proptest!(config(), |((messages, tools, kwargs, other) in strategy)| {
             let body = serde_json::json!({
@@ -96,8 +97,8 @@ mod properties {
                 "add_generation_prompt": other, "continue_final_message": true, "prompt": messages,
                 "input": messages, "system": other, "instructions": other, "truncation": other,
             });
-            for api in Api::ALL {
-                let _ = answer(&prompter, api, body.to_string().as_bytes());
+            for (prompter, api) in prompters.iter().flat_map(|prompter| Api::ALL.map(|api| (prompter, api))) {
+                let _ = answer(prompter, api, body.to_string().as_bytes());
             }
         });
     }

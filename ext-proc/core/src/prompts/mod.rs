@@ -55,8 +55,7 @@ pub struct Settings {
     /// Whether chats are in the Harmony format. Where it is not said, `config.json`'s model type does (`gpt_oss`), or
     /// else the tokenizer's vocabulary.
     pub harmony: Option<bool>,
-    /// `VLLM_SYSTEM_START_DATE` of the engine: the date that Harmony prompts show. Where there is none, they show the
-    /// clock's.
+    /// `VLLM_SYSTEM_START_DATE`: the date in Harmony prompts, else the clock's.
     pub start_date: Option<String>,
     /// `VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS`: Harmony's instructions are in the system message.
     pub harmony_system_instructions: bool,
@@ -208,10 +207,7 @@ impl Prompter {
         let mut prompter = Self { tokenizer, named, templates, special_tokens, harmony, settings, traits };
         prompter.traits = anthropic::Traits {
             merges_inline_system: prompter.templates.want_system_first(),
-            effort_of_disabled: match prompter.harmony {
-                Some(_) => harmony::EFFORT_OF_DISABLED,
-                None => prompter.effort_of_disabled(),
-            },
+            effort_of_disabled: prompter.effort_of_disabled(),
         };
         prompter
     }
@@ -236,10 +232,8 @@ impl Prompter {
     /// Where no ids can be made here, see [`PromptError`].
     pub fn token_ids(&self, request: &Request) -> Result<Vec<Vec<u32>>, PromptError> {
         let body = request.body();
-        if let Some(harmony) = &self.harmony
-            && harmony::is_for(request.api)
-        {
-            return Ok(vec![self.harmony_prompt(harmony, request)?]);
+        if let Some(ids) = self.harmony_prompt(request)? {
+            return Ok(vec![ids]);
         }
         if request.has_media {
             return Err(PromptError::Media(media_field(request).into()));
@@ -290,22 +284,6 @@ impl Prompter {
         }
         let text = self.rendered(body, kind)?;
         self.encode_within(&text, flag(body, "add_special_tokens", false)?, limit)
-    }
-
-    /// A gpt-oss model's chat, of which media leave nothing and no length is cut; only `/v1/responses` is cut.
-    fn harmony_prompt(&self, harmony: &Harmony, request: &Request) -> Result<Vec<u32>, PromptError> {
-        let (body, settings) = (request.body(), &self.settings);
-        match request.api {
-            Api::Messages => harmony.chat(&self.tokenizer, &anthropic::to_chat(body, self.traits)?, settings),
-            Api::Responses => {
-                let limit = Limit::of(request, settings.max_model_len)?;
-                Ok(limit.cut_ids(harmony.responses(&self.tokenizer, body, settings)?))
-            }
-            _ => match ready_ids(body)? {
-                Some(ids) if !request.has_media => Ok(ids),
-                _ => harmony.chat(&self.tokenizer, body, settings),
-            },
-        }
     }
 
     /// The text of a chat, as its template prints it.

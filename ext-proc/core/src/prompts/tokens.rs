@@ -1,5 +1,7 @@
 //! Text to token ids, by the model's own tokenizer.
 
+mod unicode;
+
 use tokenizers::pipeline::{EncodeOptions, Override, PipelineTokenizer};
 
 use serde_json::{Map, Value, json};
@@ -41,6 +43,10 @@ impl Tokenizer {
         add_special_tokens: bool,
         encode_special_tokens: bool,
     ) -> Result<Vec<u32>, PromptError> {
+        if unicode::has_new(text) {
+            let problem = "a character of the text is newer than the engine's Unicode".to_owned();
+            return Err(PromptError::Tokenizer(problem));
+        }
         // vLLM cuts and pads by its own rules, whatever the file says.
         let options = EncodeOptions {
             add_special_tokens,

@@ -10,23 +10,18 @@ mod preamble;
 mod responses;
 mod typescript;
 
-use super::{LoadError, PromptError, Settings, build::text_of, tokens::Tokenizer};
+use super::{
+    LoadError, PromptError, Prompter, Settings, anthropic, build::text_of, ready_ids, tokens::Tokenizer,
+    truncation::Limit,
+};
 use crate::request::{
-    Api,
+    Api, Request,
     json::{self, Json, Object},
 };
 use message::Writer;
 
-/// Whether a gpt-oss model's prompts of that API are in this format.
-pub(super) const fn is_for(api: Api) -> bool {
-    matches!(api, Api::ChatCompletions | Api::Messages | Api::Responses)
-}
-
 /// Control tokens of the format; a vocabulary that has all of them is of a gpt-oss model.
 const CONTROL: [&str; 5] = ["<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|call|>"];
-
-/// The effort that vLLM asks for where a request to `/v1/messages` switches thinking off, which the format cannot.
-pub(super) const EFFORT_OF_DISABLED: &str = "low";
 
 /// Writes a gpt-oss model's prompts.
 pub(super) struct Harmony {
@@ -68,25 +63,34 @@ impl Harmony {
         }
         Ok(Some(Self { writer: Writer::new(tokenizer, control)? }))
     }
+}
 
-    /// Ids of a chat: `body` is one of `/v1/chat/completions`, or was made into one.
-    pub(super) fn chat(
-        &self,
-        tokenizer: &Tokenizer,
-        body: &Object,
-        settings: &Settings,
-    ) -> Result<Vec<u32>, PromptError> {
-        self.writer.prompt(tokenizer, chat::conversation(body, settings)?)
-    }
-
-    /// Ids of a body of `/v1/responses` that brings all of its history along.
-    pub(super) fn responses(
-        &self,
-        tokenizer: &Tokenizer,
-        body: &Object,
-        settings: &Settings,
-    ) -> Result<Vec<u32>, PromptError> {
-        self.writer.prompt(tokenizer, responses::conversation(body, settings)?)
+impl Prompter {
+    /// A gpt-oss model's prompt; `None` for other models and for APIs without a conversation. Media leave nothing in
+    /// it, and no length is cut but that of `/v1/responses`.
+    pub(super) fn harmony_prompt(&self, request: &Request) -> Result<Option<Vec<u32>>, PromptError> {
+        let Some(harmony) = &self.harmony else { return Ok(None) };
+        let (body, settings) = (request.body(), &self.settings);
+        let chat =
+            |body: &Object| harmony.writer.prompt(&self.tokenizer, chat::conversation(body, settings)?);
+        let ids = match request.api {
+            Api::ChatCompletions => match ready_ids(body)? {
+                Some(ids) if !request.has_media => ids,
+                _ => chat(body)?,
+            },
+            Api::Messages => {
+                // Thinking cannot be switched off in this format; vLLM then asks for a low effort.
+                let traits = anthropic::Traits { effort_of_disabled: "low", ..self.traits };
+                chat(&anthropic::to_chat(body, traits)?)?
+            }
+            Api::Responses => {
+                let messages = responses::conversation(body, settings)?;
+                let limit = Limit::of(request, settings.max_model_len)?;
+                limit.cut_ids(harmony.writer.prompt(&self.tokenizer, messages)?)
+            }
+            Api::Completions | Api::Embeddings | Api::Pooling => return Ok(None),
+        };
+        Ok(Some(ids))
     }
 }
 

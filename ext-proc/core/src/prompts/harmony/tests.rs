@@ -5,10 +5,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::*;
-use crate::{
-    prompts::{LocalTime, ModelFiles, Prompter},
-    request::Request,
-};
+use crate::prompts::{LocalTime, ModelFiles};
 
 /// A tokenizer with a token for each byte and those control tokens: the text of its ids is what was encoded.
 fn tokenizer(control: &[&str]) -> String {
