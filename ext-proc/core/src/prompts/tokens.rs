@@ -12,6 +12,7 @@ use crate::request::json::{Json, Object};
 /// A model's tokenizer, as its `tokenizer.json` describes it.
 pub(super) struct Tokenizer {
     inner: PipelineTokenizer,
+    splits_at_symbols: bool,
 }
 
 impl Tokenizer {
@@ -22,8 +23,9 @@ impl Tokenizer {
         let mut file: Value = serde_json::from_slice(json).map_err(|error| failed(&error))?;
         add_tokens(&mut file, config);
         tokenizers::canonicalize_value(&mut file).map_err(|error| failed(&error))?;
-        let inner = tokenizers::from_json(&file.to_string()).map_err(|error| failed(&error))?;
-        Ok(Self { inner })
+        let canonical = file.to_string();
+        let inner = tokenizers::from_json(&canonical).map_err(|error| failed(&error))?;
+        Ok(Self { inner, splits_at_symbols: unicode::splits_at_symbols(&canonical) })
     }
 
     /// Ids of `text`. Special tokens that stand in it as text become their ids; `add_special_tokens` is whether the
@@ -43,7 +45,7 @@ impl Tokenizer {
         add_special_tokens: bool,
         encode_special_tokens: bool,
     ) -> Result<Vec<u32>, PromptError> {
-        if unicode::has_new(text) {
+        if unicode::has_new(text, self.splits_at_symbols) {
             let problem = "a character of the text is newer than the engine's Unicode".to_owned();
             return Err(PromptError::Tokenizer(problem));
         }

@@ -1,9 +1,27 @@
 //! Characters that the engine's Unicode does not know.
+//!
+//! What vLLM has for tokenizers (tokenizers 0.23, oss-harmony 0.0.11) splits text by the classes of Unicode 16, the
+//! tokenizer here by those of 17. Beside a character that is new in it, text would become other tokens.
 
-/// Letters, digits and marks that are new in Unicode 17. What vLLM has for tokenizers (tokenizers 0.23, oss-harmony
-/// 0.0.11) splits text by Unicode 16, where they are none of these, and the tokenizer here by 17: it would make other
-/// tokens of the text around them.
-const NEW: [(u32, u32); 27] = [
+/// Whether `text` has a character that is of another class there; `all` tells whether symbols and punctuation matter
+/// beside letters, digits and marks.
+pub(super) fn has_new(text: &str, all: bool) -> bool {
+    let is_in = |table: &[(u32, u32)], code: u32| {
+        let at = table.partition_point(|(_, last)| *last < code);
+        table.get(at).is_some_and(|(first, _)| *first <= code)
+    };
+    text.chars().map(u32::from).any(|code| is_in(&LETTERS, code) || all && is_in(&SYMBOLS, code))
+}
+
+/// Whether a `tokenizer.json` splits text at symbols or punctuation.
+pub(super) fn splits_at_symbols(json: &str) -> bool {
+    [r"p{P", r"p{S", "[:punct:]", "\"Punctuation\"", "\"BertPreTokenizer\""]
+        .iter()
+        .any(|it| json.contains(it))
+}
+
+/// New letters, digits and marks: first and last of each run.
+const LETTERS: [(u32, u32); 27] = [
     (0x88f, 0x88f),
     (0xc5c, 0xc5c),
     (0xcdc, 0xcdc),
@@ -33,14 +51,29 @@ const NEW: [(u32, u32); 27] = [
     (0x323b0, 0x33479),
 ];
 
-/// Whether any of them stands in `text`.
-pub(super) fn has_new(text: &str) -> bool {
-    text.chars().any(|char| {
-        let code = u32::from(char);
-        let at = NEW.partition_point(|(_, last)| *last < code);
-        NEW.get(at).is_some_and(|(first, _)| *first <= code)
-    })
-}
+/// New symbols and punctuation.
+const SYMBOLS: [(u32, u32); 20] = [
+    (0x20c1, 0x20c1),
+    (0x2b96, 0x2b96),
+    (0xfbc3, 0xfbd2),
+    (0xfd90, 0xfd91),
+    (0xfdc8, 0xfdce),
+    (0x10ed0, 0x10ed8),
+    (0x1ccfa, 0x1ccfc),
+    (0x1ceba, 0x1ced0),
+    (0x1cee0, 0x1cef0),
+    (0x1f6d8, 0x1f6d8),
+    (0x1f777, 0x1f77a),
+    (0x1f8d0, 0x1f8d8),
+    (0x1fa54, 0x1fa57),
+    (0x1fa8a, 0x1fa8a),
+    (0x1fa8e, 0x1fa8e),
+    (0x1fac8, 0x1fac8),
+    (0x1facd, 0x1facd),
+    (0x1faea, 0x1faea),
+    (0x1faef, 0x1faef),
+    (0x1fbfa, 0x1fbfa),
+];
 
 #[cfg(test)]
 mod tests {
@@ -48,17 +81,28 @@ mod tests {
 
     #[test]
     fn new_characters_are_seen() {
-        assert!(NEW.is_sorted_by(|before, after| before.1 < after.0));
-        for (text, want) in [
-            ("", false),
-            ("潮 abc \u{1f30a}", false),
-            ("a\u{1ad9}", true),
-            ("\u{88e}\u{890}\u{1ace}\u{1ade}\u{1adf}\u{1aec}", false),
-            ("x\u{323b0}", true),
-            ("\u{33479}", true),
-            ("\u{3347a}\u{10ffff}", false),
-        ] {
-            assert_eq!(has_new(text), want, "{text:?}");
+        for table in [&LETTERS[..], &SYMBOLS[..]] {
+            assert!(table.is_sorted_by(|before, after| before.1 < after.0));
         }
+        for (text, letters, all) in [
+            ("", false, false),
+            ("潮 abc \u{1f30a}", false, false),
+            ("a\u{1ad9}", true, true),
+            ("a\u{20c1}", false, true),
+            ("\u{1fac8}", false, true),
+            ("\u{88e}\u{890}\u{1ace}\u{1ade}\u{1adf}\u{1aec}\u{20c0}\u{20c2}", false, false),
+            ("x\u{323b0}", true, true),
+            ("\u{33479}", true, true),
+            ("\u{3347a}\u{10ffff}", false, false),
+        ] {
+            assert_eq!((has_new(text, false), has_new(text, true)), (letters, all), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn patterns_that_ask_for_symbols_are_seen() {
+        assert!(splits_at_symbols(r#"{"Regex":"[^\\s\\p{P}]+"}"#));
+        assert!(splits_at_symbols(r#"{"type":"Punctuation"}"#));
+        assert!(!splits_at_symbols(r#"{"Regex":"\\p{L}+|\\p{N}"}"#));
     }
 }
