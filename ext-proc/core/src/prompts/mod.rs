@@ -182,8 +182,7 @@ impl Prompter {
         Ok(Self::of_parts(tokenizer, harmony, named.into(), special_tokens, files.chat_template, settings))
     }
 
-    /// The same model set up in another way. The tokenizer, which takes most of the time and memory, is shared, and a
-    /// gpt-oss model stays one.
+    /// The same model set up in another way, its large tokenizer shared; a gpt-oss model stays one.
     #[must_use]
     pub fn set_up(&self, chat_template: Option<&str>, settings: Settings) -> Self {
         let (tokenizer, named) = (Arc::clone(&self.tokenizer), Arc::clone(&self.named));

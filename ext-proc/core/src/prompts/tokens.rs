@@ -12,7 +12,10 @@ use crate::request::json::{Json, Object};
 /// A model's tokenizer, as its `tokenizer.json` describes it.
 pub(super) struct Tokenizer {
     inner: PipelineTokenizer,
+    /// Whether text is split where symbols or punctuation begin and end.
     splits_at_symbols: bool,
+    /// Added tokens that are not special: they are cut out of any text.
+    never_ordinary: Vec<String>,
 }
 
 impl Tokenizer {
@@ -25,7 +28,14 @@ impl Tokenizer {
         tokenizers::canonicalize_value(&mut file).map_err(|error| failed(&error))?;
         let canonical = file.to_string();
         let inner = tokenizers::from_json(&canonical).map_err(|error| failed(&error))?;
-        Ok(Self { inner, splits_at_symbols: unicode::splits_at_symbols(&canonical) })
+        let added = file["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let plain = added.iter().filter(|token| token["special"] != true);
+        let plain = plain.filter_map(|token| token["content"].as_str().map(str::to_owned));
+        Ok(Self {
+            inner,
+            splits_at_symbols: unicode::splits_at_symbols(&canonical),
+            never_ordinary: plain.filter(|content| !content.is_empty()).collect(),
+        })
     }
 
     /// Ids of `text`. Special tokens that stand in it as text become their ids; `add_special_tokens` is whether the
@@ -34,8 +44,12 @@ impl Tokenizer {
         self.ids(text, add_special_tokens, false)
     }
 
-    /// Ids of `text` as ordinary text: special tokens that stand in it are text like any other.
+    /// Ids of `text` as ordinary text: special tokens that stand in it are text like any other. An added token that is
+    /// not special cannot be, and is an error.
     pub(super) fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, PromptError> {
+        if self.never_ordinary.iter().any(|token| text.contains(token.as_str())) {
+            return Err(PromptError::Tokenizer("the text has an added token that is not special".to_owned()));
+        }
         self.ids(text, false, true)
     }
 

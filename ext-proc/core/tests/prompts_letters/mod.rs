@@ -34,6 +34,7 @@ pub(crate) fn letters_and(config: Option<&str>, chat_template: &str, settings: S
     let files = ModelFiles {
         tokenizer_json: tokenizer.as_bytes(),
         tokenizer_config_json: config.map(str::as_bytes),
+        config_json: None,
         chat_template: Some(chat_template),
     };
     Prompter::new(files, settings).expect("the tokenizer loads")

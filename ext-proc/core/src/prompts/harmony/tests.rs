@@ -19,7 +19,7 @@ fn tokenizer(control: &[&str]) -> String {
         .collect();
     let added = control.iter().zip(256..).map(|(content, id)| {
         json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
-               "normalized": false, "special": true})
+               "normalized": false, "special": *content != "<plain>"})
     });
     let bytes =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false});
@@ -100,6 +100,13 @@ fn what_is_typed_is_no_control_token() {
     let ids = prompter.token_ids(&request).expect("a prompt").remove(0);
     // Two messages and the next one's header.
     assert_eq!(ids.iter().filter(|id| **id >= 256).count(), 7);
+
+    // The renderer knows no tokens that were added to a model; the tokenizer here cannot forget plain ones.
+    let control: Vec<&str> = CONTROL.into_iter().chain(["<plain>"]).collect();
+    let prompter = load(&control, None, dated()).expect("a model");
+    assert!(prompt(&prompter, Api::ChatCompletions, &hi()).is_ok());
+    let body = json!({"messages": [{"role": "user", "content": "a <plain> word"}]});
+    assert_eq!(prompt(&prompter, Api::ChatCompletions, &body).expect_err("no prompt").label(), "tokenizer");
 }
 
 #[test]
