@@ -71,13 +71,13 @@ impl Prompter {
     pub(super) fn harmony_prompt(&self, request: &Request) -> Result<Option<Vec<u32>>, PromptError> {
         let Some(harmony) = &self.harmony else { return Ok(None) };
         let (body, settings) = (request.body(), &self.settings);
-        let chat =
-            |body: &Object| harmony.writer.prompt(&self.tokenizer, chat::conversation(body, settings)?);
+        // Ids that a client had made before stand for the text, but not for media beside it.
+        let chat = |body: &Object| match ready_ids(body)? {
+            Some(ids) if !request.has_media => Ok(ids),
+            _ => harmony.writer.prompt(&self.tokenizer, chat::conversation(body, settings)?),
+        };
         let ids = match request.api {
-            Api::ChatCompletions => match ready_ids(body)? {
-                Some(ids) if !request.has_media => ids,
-                _ => chat(body)?,
-            },
+            Api::ChatCompletions => chat(body)?,
             Api::Messages => {
                 // Thinking cannot be switched off in this format; vLLM then asks for a low effort.
                 let traits = anthropic::Traits { effort_of_disabled: "low", ..self.traits };
