@@ -302,7 +302,7 @@ impl EngineEntry {
                 mistakes.add(&field(&format!("tier_weights.{name}")), what);
             }
         }
-        let (Some(address), Some(copies)) = (address, copies) else { return Vec::new() };
+        let (Some(address), copies) = (address, copies.unwrap_or_default()) else { return Vec::new() };
         let of_rank = |rank| EngineConfig {
             name: ReplicaName { address, rank },
             rank_by_header: self.ranks.is_some(),

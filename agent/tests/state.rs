@@ -41,7 +41,7 @@ struct Before {
 impl Before {
     async fn with(replay: bool) -> Self {
         let (api, mut server) = (Api::start().await, Server::start());
-        let mut publisher = Publisher::bind(Wire::new(1));
+        let mut publisher = Publisher::bind(Wire::new(2));
         let folder = tempfile::tempdir().unwrap();
         let events =
             if replay { subscribe(&publisher) } else { format!("subscribe: '{}'", publisher.endpoint()) };
@@ -152,7 +152,7 @@ async fn another_process_inherits_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_agent_that_was_killed_goes_on_from_its_last_file() {
     let (api, mut server) = (Api::start().await, Server::start());
-    let mut publisher = Publisher::bind(Wire::new(1));
+    let mut publisher = Publisher::bind(Wire::new(2));
     let folder = tempfile::tempdir().unwrap();
     let runtime = Runtime::new().unwrap();
     let (path, address, events) = (folder.path().to_owned(), server.address, subscribe(&publisher));
@@ -199,7 +199,7 @@ async fn a_file_that_is_torn_is_as_none_and_is_written_again() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_folder_that_cannot_be_written_costs_nothing_else() {
     let (api, mut server) = (Api::start().await, Server::start());
-    let mut publisher = Publisher::bind(Wire::new(1));
+    let mut publisher = Publisher::bind(Wire::new(2));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     std::fs::write(&file, "").unwrap();
