@@ -13,9 +13,9 @@ use std::{
 };
 
 use kvpick_agent_core::{
+    engine::Revision,
     mirror::Kept,
     node::Node,
-    sequence::Position,
     snapshot::{MAX_BYTES, Snapshot},
 };
 use kvpick_proto::words::{Handle, ReplicaName};
@@ -147,22 +147,22 @@ pub(crate) async fn run(shared: Arc<Shared>, folder: PathBuf, drain: Drain) {
 
 struct Writer {
     folder: PathBuf,
-    /// As of which batch each file is.
-    written: BTreeMap<Handle, Position>,
+    /// As of when each file is.
+    written: BTreeMap<Handle, Revision>,
     room: Vec<Kept>,
 }
 
 impl Writer {
     async fn write(&mut self, shared: &Shared, handle: Handle) {
-        let (name, snapshot) = {
+        let (name, revision, snapshot) = {
             let state = shared.lock();
             let Some(engine) = state.node.engines().get(&handle) else { return };
             // While nothing is known the old file stays: it is believed by nobody whom it does not concern.
-            let Some(position) = engine.position() else { return };
-            if self.written.get(&handle) == Some(&position) {
+            let Some(revision) = engine.revision() else { return };
+            if self.written.get(&handle) == Some(&revision) {
                 return;
             }
-            (engine.config().name, engine.snapshot(std::mem::take(&mut self.room)))
+            (engine.config().name, revision, engine.snapshot(std::mem::take(&mut self.room)))
         };
         let Some(mut snapshot) = snapshot else { return };
         let (path, folder) = (path(&self.folder, name), self.folder.clone());
@@ -173,15 +173,15 @@ impl Writer {
         let result = match task.await {
             Ok((result, snapshot)) => {
                 self.room = snapshot.blocks;
-                result.map(|()| snapshot.position)
+                result
             }
             Err(error) => Err(error.to_string()),
         };
         let mut state = shared.lock();
         let file = state.files.entry(handle).or_default();
         match result {
-            Ok(position) => {
-                self.written.insert(handle, position);
+            Ok(()) => {
+                self.written.insert(handle, revision);
                 file.writes += 1;
                 file.written = Some(Instant::now());
                 if file.error.take().is_some() {

@@ -31,15 +31,29 @@ pub enum Outcome {
     Refused(Why),
 }
 
+/// What a snapshot depends on: batches, and that an engine drops its cache with none when it goes to sleep.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Revision {
+    position: Position,
+    cleared_by_sleep: u64,
+}
+
 impl Engine {
-    /// How far the engine's batches are known: while this stays the same a snapshot would be the same. `None` while
-    /// there is nothing that a later run could go on from.
+    /// How far the engine's batches are known; `None` while there is nothing that a later run could go on from.
     #[must_use]
     pub fn position(&self) -> Option<Position> {
-        let position = self.sequence.position()?;
+        // A block that was given a name goes by the engine's own, and a later run could not tell which is whose.
+        let position = self.sequence.position().filter(|_| !self.renaming.is_on())?;
         // Else it may be that of the process after the one that published.
         let process_start = position.process_start.filter(|it| is_of(Some(*it), self.published));
         Some(Position { process_start, ..position })
+    }
+
+    /// While this stays the same, so does a snapshot; `None` as for [`Self::position`].
+    #[must_use]
+    pub fn revision(&self) -> Option<Revision> {
+        let position = self.position()?;
+        Some(Revision { position, cleared_by_sleep: self.counts.cleared_by_sleep })
     }
 
     /// What a later run of the agent needs to go on; `None` as for [`Self::position`]. Costs one pass over the blocks:

@@ -14,7 +14,7 @@ use kvpick_proto::words::{Change, Completeness, Description, Load, Step};
 
 use checks::Checks;
 pub use config::{Config, Counts, TIER_WEIGHTS};
-pub use kept::{Outcome, Restored};
+pub use kept::{Outcome, Restored, Revision};
 pub use portrait::Models;
 use portrait::Portrait;
 use ranks::Ranks;

@@ -47,6 +47,11 @@ impl Renaming {
         }
     }
 
+    /// Whether the mirror holds other names than the engine's.
+    pub(super) const fn is_on(&self) -> bool {
+        self.is_on
+    }
+
     /// Makes the mirror hold the names that the naming speaks of. Returns whether it had to be renamed.
     pub(super) fn follow(&mut self, naming: &Naming, mirror: &mut Mirror) -> bool {
         let changes = naming.is_translating() != self.is_on;
