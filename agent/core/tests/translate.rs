@@ -151,3 +151,22 @@ fn groups_that_skip_blocks_are_left_out() {
     assert_eq!(names(&translator.on_stored(&placeholder, &reading(&[]))), [plain(&[0])]);
     assert_eq!(translator.counts().left_out_placeholders, 1);
 }
+
+#[test]
+fn a_removal_costs_the_same_however_many_stores_have_the_block() {
+    let mut translator = Translator::default();
+    let keys = vec![BlockKey::from_u64(1)];
+    for parent in 0..50_000 {
+        let (parent, keys) = (Some(BlockKey::from_u64(1_000 + parent)), keys.clone());
+        let it = Stored { keys, parent, tokens: vec![7; SIZE], block_size: SIZE as u32, ..Stored::default() };
+        translator.on_stored(&it, &reading(&[]));
+    }
+    // A look at each store for each of these would take a quarter of an hour.
+    let tier = Some(Tier::Cpu);
+    translator.on_removed(&Removed { keys: vec![keys[0]; 100_000], tier, ..Removed::default() });
+    assert_eq!(translator.counts().orphans, 50_000, "none is of that tier");
+    translator.on_removed(&Removed { keys: vec![keys[0]; 49_999], ..Removed::default() });
+    assert_eq!(translator.counts().orphans, 1);
+    translator.on_removed(&Removed { keys: vec![keys[0]; 2], ..Removed::default() });
+    assert_eq!(translator.counts().orphans, 0);
+}

@@ -16,8 +16,9 @@ const MAX_BYTES: usize = 16 << 20;
 struct Orphan {
     stored: Stored,
     parent: (u32, BlockKey),
-    /// Whether each block is still held.
+    /// Whether each block is still held, and how many are.
     held: Vec<bool>,
+    left: usize,
     bytes: usize,
 }
 
@@ -28,8 +29,9 @@ pub(super) struct Orphans {
     next: u64,
     /// Group and parent, and which store waits for it.
     waiting: BTreeSet<(u32, BlockKey, u64)>,
-    /// Group and block, and which store has it.
-    keys: BTreeSet<(u32, BlockKey, u64)>,
+    /// Tier, group and block, and which store holds it at which place: what one removal costs must not depend on how many
+    /// do.
+    keys: BTreeSet<(Tier, u32, BlockKey, u64, usize)>,
     blocks: usize,
     bytes: usize,
 }
@@ -49,12 +51,13 @@ impl Orphans {
         let id = self.next;
         self.next += 1;
         self.waiting.insert((group, parent, id));
-        self.keys.extend(stored.keys.iter().map(|it| (group, *it, id)));
+        let tier = tier_of(&stored);
+        self.keys.extend(stored.keys.iter().enumerate().map(|(at, it)| (tier, group, *it, id, at)));
         self.blocks += stored.keys.len();
         let bytes = size(&stored);
         self.bytes += bytes;
-        let held = vec![true; stored.keys.len()];
-        self.all.insert(id, Orphan { stored, parent: (group, parent), held, bytes });
+        let (held, left) = (vec![true; stored.keys.len()], stored.keys.len());
+        self.all.insert(id, Orphan { stored, parent: (group, parent), held, left, bytes });
         let mut dropped = 0;
         while (self.blocks > MAX_BLOCKS || self.bytes > MAX_BYTES)
             && let Some(oldest) = self.all.first_key_value().map(|(id, _)| *id)
@@ -74,29 +77,33 @@ impl Orphans {
     /// A copy of that block went.
     pub(super) fn remove(&mut self, group: u32, tier: Option<Tier>, key: BlockKey) {
         let tier = tier.unwrap_or(Tier::Gpu);
-        let range = (group, key, 0)..=(group, key, u64::MAX);
-        let mut emptied = None;
-        for (_, _, id) in self.keys.range(range) {
-            let Some(orphan) = self.all.get_mut(id) else { continue };
-            let at = orphan.stored.keys.iter().zip(&orphan.held).position(|(it, held)| *it == key && *held);
-            let Some(at) = at.filter(|_| orphan.stored.tier.unwrap_or(Tier::Gpu) == tier) else { continue };
-            orphan.held[at] = false;
-            emptied = orphan.held.iter().all(|it| !it).then_some(*id);
-            break;
+        let range = (tier, group, key, 0, 0)..=(tier, group, key, u64::MAX, usize::MAX);
+        let Some(first) = self.keys.range(range).next().copied() else { return };
+        self.keys.remove(&first);
+        let (.., id, at) = first;
+        let Some(orphan) = self.all.get_mut(&id) else { return };
+        orphan.held[at] = false;
+        orphan.left -= 1;
+        if orphan.left == 0 {
+            self.take_one(id);
         }
-        emptied.map(|id| self.take_one(id));
     }
 
     fn take_one(&mut self, id: u64) -> Option<(Stored, Vec<bool>)> {
-        let Orphan { stored, parent: (group, parent), held, bytes } = self.all.remove(&id)?;
+        let Orphan { stored, parent: (group, parent), held, bytes, .. } = self.all.remove(&id)?;
         self.waiting.remove(&(group, parent, id));
-        for key in &stored.keys {
-            self.keys.remove(&(group, *key, id));
+        let tier = tier_of(&stored);
+        for (at, key) in stored.keys.iter().enumerate() {
+            self.keys.remove(&(tier, group, *key, id, at));
         }
         self.blocks -= stored.keys.len();
         self.bytes -= bytes;
         Some((stored, held))
     }
+}
+
+fn tier_of(stored: &Stored) -> Tier {
+    stored.tier.unwrap_or(Tier::Gpu)
 }
 
 /// About what a store takes up beside its keys' places in the tables.
