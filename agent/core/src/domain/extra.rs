@@ -9,7 +9,10 @@ use kvpick_proto::{
     words::{Adapter, KeyKind},
 };
 
-use crate::decode::{ExtraItem, Stored};
+use crate::{
+    bounds::fits,
+    decode::{ExtraItem, Stored},
+};
 
 /// The extra keys of one block, and of which kinds they surely are.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +43,8 @@ impl<'a> Extras<'a> {
             (None, None) => None,
             // The engine's own number of it.
             (None, Some(_)) => return Err(Untold),
+            // It enters each block's hash, so that a long name of many blocks takes without end. No such adapter is known.
+            (Some(name), _) if !fits(name) => return Err(Untold),
             (Some(name), _) => {
                 let path = match adapters.iter().find(|it| it.name == name) {
                     Some(it) => it.path.clone(),

@@ -11,6 +11,7 @@ pub(crate) mod extra;
 mod kinds;
 mod known;
 mod learnt;
+mod search;
 mod version;
 
 use std::{collections::BTreeSet, num::NonZeroU32};
@@ -21,19 +22,17 @@ use kvpick_proto::{
 };
 
 use crate::decode::Stored;
-use candidates::{Candidates, Question, SHAPES, gcd};
+use candidates::{Candidates, Question, SHAPES};
 use chains::{Chains, Link, is_watched};
 use extra::{Extras, Untold};
 pub(crate) use known::canonical;
 pub use learnt::Learnt;
+use search::Effort;
 use version::Version;
 
 /// Plain stores in a row that must fit nothing before an engine's naming counts as unknown. One may be hidden keys:
 /// vLLM before 0.17 does not publish a salt.
 const MISFITS: u32 = 8;
-
-/// From so many on, an engine whose naming is not known is watched only.
-const MANY_MISFITS: u32 = 64;
 
 /// Stores that are recomputed whole after the first that fits.
 const SETTLE: u32 = 256;
@@ -69,6 +68,7 @@ pub struct Naming {
     misfitting: BTreeSet<KeyKind>,
     /// Plain stores in a row that fitted nothing.
     misfits: u32,
+    effort: Effort,
     is_foreign: bool,
     wants_identity: bool,
 }
@@ -123,6 +123,7 @@ impl Naming {
             verified: BTreeSet::new(),
             misfitting: BTreeSet::new(),
             misfits: 0,
+            effort: Effort::default(),
             is_foreign: false,
             wants_identity: false,
         }
@@ -179,7 +180,7 @@ impl Naming {
         self.hides_extra_keys = false;
         self.is_shape_shown = false;
         self.shape = self.version.map_or(self.shape, Version::shape);
-        (self.fits, self.misfits) = (0, 0);
+        (self.fits, self.misfits, self.effort) = (0, 0, Effort::default());
         self.wants_identity = true;
     }
 
@@ -197,7 +198,8 @@ impl Naming {
     /// that the first block of each prompt is, and all of one prompt in eight, with what continues it.
     pub fn on_stored(&mut self, stored: &Stored) -> Fit {
         self.note(stored);
-        if self.is_foreign || !stored.is_dense() {
+        let is_given_up = MISFITS <= self.misfits && self.effort.is_spent();
+        if self.is_foreign || is_given_up || !stored.is_dense() {
             return Fit::Untestable;
         }
         let Ok(extras) = Extras::of(stored, self.shape, &self.adapters)
@@ -262,8 +264,13 @@ impl Naming {
         let stored = question.stored;
         let mut best: Option<Found> = None;
         let schemes = self.schemes(question, watched);
-        let mut untold = schemes.is_empty();
+        let (mut untold, mut tried, mut searches) = (false, false, false);
         for scheme in schemes {
+            let is_first_other = Some(scheme) != self.found && !std::mem::replace(&mut searches, true);
+            if is_first_other && !self.effort.search() {
+                break;
+            }
+            tried = true;
             let others = SHAPES.into_iter().filter(|it| !is_plain && *it != self.shape);
             for shape in std::iter::once(self.shape).chain(others) {
                 let candidate = &mut self.candidates[scheme.candidate];
@@ -284,36 +291,13 @@ impl Naming {
         }
         // What fits in part under one shape may fit under the one that could not be tried.
         let is_whole = best.as_ref().is_some_and(|it| it.digests.len() == question.blocks);
-        if untold && !is_whole { Err(Untold) } else { Ok(best) }
-    }
-
-    /// The ways to try, the known one first.
-    fn schemes(&self, question: &Question<'_>, watched: bool) -> Vec<Scheme> {
-        let stored = question.stored;
-        let divides = |size: &NonZeroU32| stored.block_size.is_multiple_of(size.get());
-        let mut all: Vec<_> = self.found.into_iter().filter(|it| divides(&it.block_size)).collect();
-        // Hidden keys fit nothing, so that there is nothing to look for; and an engine that never fits costs little.
-        let hides = stored.hides_extra_keys && self.verified.contains(&KeyKind::Plain);
-        if question.parent.is_some() || ((hides || MANY_MISFITS <= self.misfits) && !watched) {
-            return all;
-        }
-        let gcd = self.sizes.iter().copied().reduce(gcd);
-        let own = NonZeroU32::new(stored.block_size);
-        let shown = [own, self.hash_block_size, self.block_size, gcd].into_iter().flatten();
-        let mut sizes = Vec::new();
-        for size in shown.chain(self.sizes.iter().copied()).filter(divides) {
-            if !sizes.contains(&size) {
-                sizes.push(size);
-            }
-        }
-        for block_size in sizes {
-            let others = (0..self.candidates.len()).map(|candidate| Scheme { candidate, block_size });
-            all.extend(others.filter(|it| Some(*it) != self.found));
-        }
-        all
+        if (untold || !tried) && !is_whole { Err(Untold) } else { Ok(best) }
     }
 
     fn on_found(&mut self, stored: &Stored, found: Found, blocks: usize, watched: bool) -> Fit {
+        if MISFITS <= self.misfits {
+            self.effort.came_back();
+        }
         if self.found != Some(found.scheme) {
             self.verified.clear();
             self.misfitting.clear();
