@@ -12,7 +12,7 @@ use kvpick_agent_core::{
 };
 use kvpick_proto::words::{Adapter, EngineStatus, Handle};
 use kvpick_service::{drain::Drain, ready::Hold};
-use reqwest::{Client, StatusCode};
+use reqwest::{Client, StatusCode, redirect::Policy};
 use serde::Deserialize;
 
 use crate::{
@@ -42,13 +42,25 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Largest answer that is read; vLLM's metrics are below 100 KiB.
 const MAX_BODY: usize = 8 << 20;
 
+/// Redirects that are followed, as from a path to the same with a slash.
+const MAX_REDIRECTS: usize = 3;
+
 /// The agent's HTTP client: engines are on this node, so no proxy is between.
 ///
 /// # Errors
 ///
 /// The client can't be set up.
 pub(crate) fn client() -> reqwest::Result<Client> {
-    Client::builder().no_proxy().timeout(TIMEOUT).connect_timeout(TIMEOUT).build()
+    let builder = Client::builder().no_proxy().redirect(within_its_own());
+    builder.timeout(TIMEOUT).connect_timeout(TIMEOUT).build()
+}
+
+/// An engine must not send the agent anywhere else, as to another engine or to what only this node can reach.
+fn within_its_own() -> Policy {
+    Policy::custom(|attempt| {
+        let is_own = attempt.previous().last().is_some_and(|it| it.origin() == attempt.url().origin());
+        if is_own && attempt.previous().len() <= MAX_REDIRECTS { attempt.follow() } else { attempt.stop() }
+    })
 }
 
 /// Asks until the drain starts. `first` is let go after the first answer or failure.
@@ -112,6 +124,8 @@ async fn once(
 ) -> bool {
     let asked = Instant::now();
     let result = get(client, &format!("{}/metrics", config.api)).await;
+    // Read before the lock is taken: how long the text is, is up to the engine.
+    let result = result.map(|text| Metrics::parse(&text, config.name.rank));
     if result.is_err() {
         *asked_models = None;
     }
@@ -136,7 +150,7 @@ async fn once(
     let Some(engine) = state.node.engine(handle) else { return false };
     let before = engine.load().map(|(load, _)| load.clone());
     match result {
-        Ok(text) => engine.on_metrics(Metrics::parse(&text, config.name.rank), asked, now, unix_ms),
+        Ok(metrics) => engine.on_metrics(metrics, asked, now, unix_ms),
         Err(error) => engine.on_scrape_failed(error.text, error.refused, now),
     }
     let description = engine.provisional_description();
@@ -261,4 +275,39 @@ pub(crate) async fn get(client: &Client, url: &str) -> Result<String, Failed> {
         body.extend_from_slice(&chunk);
     }
     Ok(String::from_utf8_lossy(&body).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::{Router, response::Redirect, routing};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn serve(router: Router) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        format!("http://{address}")
+    }
+
+    #[tokio::test]
+    async fn a_redirect_is_followed_to_the_engine_itself_only() {
+        let other = serve(Router::new().route("/secret", routing::get(async || "secret"))).await;
+        let away = Redirect::temporary(&format!("{other}/secret"));
+        let router = Router::new()
+            .route("/away", routing::get(async move || away))
+            .route("/metrics", routing::get(async || Redirect::temporary("/metrics/")))
+            .route("/metrics/", routing::get(async || "metrics"))
+            .route("/round", routing::get(async || Redirect::temporary("/round")));
+        let (engine, client) = (serve(router).await, client().unwrap());
+        let answer = async |path: &str| match get(&client, &format!("{engine}{path}")).await {
+            Ok(it) => it,
+            Err(failed) => failed.text,
+        };
+        assert_eq!(answer("/metrics").await, "metrics");
+        for path in ["/away", "/round"] {
+            assert!(answer(path).await.contains("answers 307"), "{path}");
+        }
+    }
 }
