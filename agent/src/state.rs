@@ -31,6 +31,9 @@ const EVERY: Duration = Duration::from_secs(5);
 /// What the name of each of our files ends with.
 const ENDING: &str = "state";
 
+/// And of one that is not written to its end yet; one that an agent which was killed has left.
+const UNFINISHED: &str = "state.tmp";
+
 /// Files of engines that are not configured any more, as of pods that are gone, are removed after so long.
 const REMOVE_AFTER: Duration = Duration::from_secs(24 * 3_600);
 
@@ -109,7 +112,9 @@ fn read(path: &Path) -> Result<Option<Snapshot>, String> {
 fn tidy(folder: &Path, ours: &[PathBuf]) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for path in entries.filter_map(|it| Some(it.ok()?.path())) {
-        if path.extension().is_none_or(|it| it != ENDING) || ours.contains(&path) {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let is_of_us = [ENDING, UNFINISHED].iter().any(|it| name.ends_with(&format!(".{it}")));
+        if !is_of_us || ours.contains(&path) {
             continue;
         }
         let age = fs::metadata(&path).and_then(|it| it.modified()).map(|it| it.elapsed().unwrap_or_default());
@@ -202,7 +207,7 @@ impl Writer {
 /// Whoever reads the file sees all of it, or the one before.
 fn write(folder: &Path, path: &Path, snapshot: &mut Snapshot) -> Result<(), String> {
     let bytes = snapshot.encode().map_err(|it| it.to_string())?;
-    let beside = path.with_extension("tmp");
+    let beside = path.with_extension(UNFINISHED);
     let write = || {
         fs::create_dir_all(folder)?;
         let mut file = File::create(&beside)?;
@@ -215,4 +220,28 @@ fn write(folder: &Path, path: &Path, snapshot: &mut Snapshot) -> Result<(), Stri
         drop(fs::remove_file(&beside));
         error.to_string()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use super::*;
+
+    #[test]
+    fn what_is_old_and_of_no_engine_is_removed_unfinished_files_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let old = SystemTime::now() - REMOVE_AFTER - Duration::from_secs(60);
+        for name in ["ours.state", "gone.state", "gone.state.tmp", "theirs.tmp", "state"] {
+            File::create(folder.path().join(name)).unwrap().set_modified(old).unwrap();
+        }
+        for name in ["new.state", "new.state.tmp"] {
+            File::create(folder.path().join(name)).unwrap();
+        }
+        tidy(folder.path(), &[folder.path().join("ours.state")]);
+        let left = fs::read_dir(folder.path()).unwrap();
+        let mut left: Vec<_> = left.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        assert_eq!(left, ["new.state", "new.state.tmp", "ours.state", "state", "theirs.tmp"]);
+    }
 }
