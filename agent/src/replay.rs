@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader, Read as _},
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -16,6 +16,9 @@ use kvpick_proto::words::{Completeness, Place, Tier};
 use serde_json::{Map, Value, json};
 
 use crate::status;
+
+/// Longest line that is read: more than the largest message that is recorded, in base64.
+const MAX_LINE: usize = 256 << 20;
 
 /// A recording that can't be read.
 #[derive(Debug, thiserror::Error)]
@@ -47,17 +50,28 @@ pub enum ReplayError {
 /// The file can't be read, or a line of it is no message.
 pub fn replay(path: &Path, until: Option<u64>, known: Known, now: Instant) -> Result<String, ReplayError> {
     let in_file = |error| ReplayError::File { path: path.to_owned(), error };
-    let lines = BufReader::new(File::open(path).map_err(in_file)?).lines();
+    let mut file = BufReader::new(File::open(path).map_err(in_file)?);
     let mut run = Run::new(known, now);
-    for (number, line) in (1..=until.unwrap_or(u64::MAX)).zip(lines) {
-        let line = Line::parse(&line.map_err(in_file)?).map_err(|error| ReplayError::Line {
-            path: path.to_owned(),
-            number,
-            error,
-        })?;
-        run.on_line(line);
+    let mut text = Vec::new();
+    for number in 1..=until.unwrap_or(u64::MAX) {
+        text.clear();
+        // One byte more, so that too much is noticed.
+        let most = MAX_LINE as u64 + 1;
+        if file.by_ref().take(most).read_until(b'\n', &mut text).map_err(in_file)? == 0 {
+            break;
+        }
+        let in_line = |error| ReplayError::Line { path: path.to_owned(), number, error };
+        run.on_line(parse(&text).map_err(in_line)?);
     }
     Ok(format!("{}\n", report(&run)))
+}
+
+fn parse(line: &[u8]) -> Result<Line, LineError> {
+    if line.len() > MAX_LINE {
+        return Err(LineError::NotJson(format!("it is longer than {MAX_LINE} bytes")));
+    }
+    let text = str::from_utf8(line).map_err(|it| LineError::NotJson(it.to_string()))?;
+    Line::parse(text)
 }
 
 fn report(run: &Run) -> Value {

@@ -170,3 +170,16 @@ fn a_bad_line_is_named_with_file_line_and_field() {
     // Not read at all.
     assert_eq!(replayed(&file, Some(1))["unplaced"], 1);
 }
+
+#[test]
+fn a_line_without_end_is_not_read_into_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let file: PathBuf = folder.path().join("frames.jsonl");
+    // A hole takes no room on the disk.
+    std::fs::File::create(&file).unwrap().set_len(1 << 40).unwrap();
+    let error = replay(&file, None, Known::default(), Instant::now()).unwrap_err().to_string();
+    assert!(error.contains("line 1: ") && error.contains("longer than"), "{error}");
+    std::fs::write(&file, b"\xff\n").unwrap();
+    let error = replay(&file, None, Known::default(), Instant::now()).unwrap_err().to_string();
+    assert!(error.contains("line 1: ") && error.contains("utf-8"), "{error}");
+}
