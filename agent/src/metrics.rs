@@ -226,6 +226,7 @@ impl Metrics {
             count(&self.rules, &[name, "unknown_removal"], rules.unknown_removals);
             count(&self.rules, &[name, "unknown_placeholder"], rules.unknown_placeholders);
             count(&self.rules, &[name, "unknown_group"], rules.unknown_groups);
+            count(&self.rules, &[name, "no_room"], rules.no_room);
             count(&self.rules, &[name, "cut"], rules.cuts);
             count(&self.rules, &[name, "cleared_by_sleep"], counts.cleared_by_sleep);
             count(&self.misfits, &[name], counts.naming_misfits);

@@ -158,6 +158,7 @@ fn mirror_counts(it: &mirror::Counts) -> Value {
         "unknown_placeholders": it.unknown_placeholders,
         "unknown_groups": it.unknown_groups,
         "cuts": it.cuts,
+        "no_room": it.no_room,
     })
 }
 

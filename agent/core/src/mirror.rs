@@ -24,6 +24,10 @@ use crate::{
 /// Groups of an engine, numbered from 0: far more than any model has. A bound for what comes over the network.
 pub(crate) const MAX_GROUPS: u32 = 64;
 
+/// Most blocks of one engine, at about 150 bytes: some ten times what eight large GPUs and their host's memory have. What
+/// comes beyond is left out, which costs a miss.
+const MAX_BLOCKS: usize = if cfg!(test) { 64 } else { 1 << 22 };
+
 /// What an engine's stores and removals say of the copies of a block.
 ///
 /// Where a removal comes with the number of copies left, that number holds, whatever is set here.
@@ -92,6 +96,8 @@ pub struct Counts {
     pub unknown_groups: u64,
     /// Times that more copies were counted than the engine has blocks.
     pub cuts: u64,
+    /// Blocks stored for which there was no room.
+    pub no_room: u64,
 }
 
 /// A place in a full copy that is under way.
@@ -212,6 +218,11 @@ impl Mirror {
     }
 
     fn gain(&mut self, place: Place, key: BlockKey, after: Option<BlockKey>) {
+        if self.blocks.len() >= MAX_BLOCKS && !self.blocks.contains_key(&(place, key)) {
+            self.counts.no_room += 1;
+            // It may be there from here on.
+            return self.set_partial();
+        }
         let next = self.next;
         let block = self.blocks.entry((place, key)).or_insert_with(|| {
             self.next += 1;

@@ -65,3 +65,29 @@ impl Mirror {
         self.set_num_gpu_blocks(num_gpu_blocks);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        decode::{Removed, Stored},
+        mirror::MAX_BLOCKS,
+    };
+
+    #[test]
+    fn there_is_room_for_so_many_blocks_and_no_more() {
+        let mut mirror = Mirror::new();
+        let store = |keys: std::ops::Range<u64>| {
+            let keys: Vec<_> = keys.map(BlockKey::from_u64).collect();
+            Stored { tokens: vec![1; keys.len()], keys, block_size: 1, ..Stored::default() }
+        };
+        let most = MAX_BLOCKS as u64;
+        mirror.store(&store(0..most + 3));
+        assert_eq!((mirror.len(), mirror.kept().len(), mirror.counts().no_room), (MAX_BLOCKS, MAX_BLOCKS, 3));
+        // What is known is counted on, and what goes makes room.
+        mirror.remove(&Removed { keys: vec![BlockKey::from_u64(0)], ..Removed::default() });
+        drop(mirror.take_net_change());
+        mirror.store(&store(most..most + 1));
+        assert_eq!((mirror.len(), mirror.copies(Place::GPU, BlockKey::from_u64(most))), (MAX_BLOCKS, 1));
+    }
+}
