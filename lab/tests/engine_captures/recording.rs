@@ -2,8 +2,10 @@
 
 use std::{num::NonZeroU32, ops::Range, path::PathBuf, sync::Arc};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use kvpick_agent_core::decode::{Batch, Event};
+use kvpick_agent_core::{
+    decode::{Batch, Event},
+    recording::Line,
+};
 use kvpick_lab::engine::{
     announce::Adapter,
     attention::Attention,
@@ -48,6 +50,7 @@ pub(crate) struct Asked {
 
 /// One published batch.
 pub(crate) struct Frame {
+    pub(crate) line: Line,
     pub(crate) payload: Vec<u8>,
     pub(crate) batch: Batch,
 }
@@ -63,7 +66,7 @@ impl Recording {
             read(file).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
         };
         let meta: Value = serde_json::from_str(&read("meta.json")).unwrap();
-        let frames: Vec<Frame> = lines("frames.jsonl").iter().map(frame).collect();
+        let frames: Vec<Frame> = read("frames.jsonl").lines().map(frame).collect();
         let limits = limits(&meta);
         let happenings = happenings(&meta, &lines("requests.jsonl"), &frames);
         let algorithm = Algorithm::from_name(meta["algo"].as_str().unwrap()).unwrap();
@@ -115,6 +118,16 @@ impl Recording {
         hashes.iter().position(|hash| stored.contains(hash)).unwrap_or(most)
     }
 
+    /// The request, or the first of several together, while which that frame came.
+    pub(crate) fn name_of(&self, frame: usize) -> String {
+        let asked = self.happenings.iter().filter_map(|it| match it {
+            Happening::Asked(together) => together.first(),
+            Happening::Reset | Happening::Restarted => None,
+        });
+        let mut asked = asked.filter(|it| it.frames.contains(&frame));
+        asked.next().map_or_else(|| format!("frame {frame}"), |it| it.name.clone())
+    }
+
     /// Whether all layers of that group attend to all tokens.
     fn is_full(&self, group: Option<u32>) -> bool {
         group.is_none_or(|group| match self.limits.attention {
@@ -124,9 +137,10 @@ impl Recording {
     }
 }
 
-fn frame(line: &Value) -> Frame {
-    let payload = STANDARD.decode(line["frames"][2].as_str().unwrap()).unwrap();
-    Frame { batch: Batch::decode(&payload).unwrap(), payload }
+fn frame(text: &str) -> Frame {
+    let line = Line::parse(text).unwrap();
+    let payload = line.frames[2].clone();
+    Frame { batch: Batch::decode(&payload).unwrap(), line, payload }
 }
 
 fn limits(meta: &Value) -> Limits {

@@ -14,7 +14,10 @@ use kvpick_lab::engine::{
     wire::Encoder,
 };
 
-use crate::recording::{Frame, Recording};
+use crate::{
+    recording::{Frame, Recording},
+    truth::{Copies, of_pool},
+};
 
 /// The simulated engine on virtual time, with what its requests found cached.
 #[derive(Clone)]
@@ -22,6 +25,9 @@ pub(crate) struct Replay {
     pub(crate) scheduler: Scheduler,
     encoder: Encoder,
     now: Instant,
+    /// What its pool held after each frame.
+    pub(crate) truth: Vec<Copies>,
+    groups: usize,
 }
 
 /// A request of the engine that has not arrived yet.
@@ -57,7 +63,8 @@ impl Replay {
         let generator = Generator::new(0, vec![(0, String::new())]).unwrap();
         let hasher = recording.hasher.clone();
         let scheduler = Scheduler::new(recording.limits, StepCost::default(), generator, hasher);
-        Self { scheduler, encoder: recording.encoder, now: Instant::now() }
+        let groups = recording.limits.attention.groups().len();
+        Self { scheduler, encoder: recording.encoder, now: Instant::now(), truth: Vec::new(), groups }
     }
 
     /// Runs these requests together; the engine and what each of them found cached, in tokens, in every way in which it
@@ -162,6 +169,8 @@ impl Search<'_> {
             return Stepped::Wrong;
         }
         attempt.seen += 1;
+        let replay = &mut attempt.replay;
+        replay.truth.push(of_pool(replay.scheduler.pool(), replay.groups));
         Stepped::On
     }
 
