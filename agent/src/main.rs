@@ -68,7 +68,11 @@ enum Command {
     /// Prints what the agent would hold after a recording, as JSON.
     ///
     /// It runs the agent's own decoder, sequence and mirror over the file, and opens no socket. `held` has each block's
-    /// key with its number of copies, by rank, group and tier; `domain` is how the engine names its blocks.
+    /// key with its number of copies, by rank, group and tier; `domain` is how the engine names its blocks. A key is the
+    /// last 8 bytes of vLLM's hash as a decimal number; where `key_kinds` says `translated` it is the agent's own name of the
+    /// block. `counts` is what was heard and what was given up (`resets_…`), `mirror` what had to be settled by a rule:
+    /// `ambiguous_stores` may have been second copies or only reports, and `unknown_removals` were of blocks not held.
+    /// `completeness` is whether that is all that the engine holds: a recording that begins in the middle is a part.
     Replay(ReplayArgs),
 }
 

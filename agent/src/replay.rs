@@ -147,6 +147,7 @@ fn counts(it: &engine::Counts) -> Value {
         "resets_lost": it.resets_lost,
         "resets_unproven": it.resets_unproven,
         "naming_misfits": it.naming_misfits,
+        "hidden_keys": it.hidden_keys,
         "long_texts": it.long_texts,
     })
 }

@@ -18,6 +18,7 @@ use kvpick_agent::{
     replay::replay,
 };
 use kvpick_agent_core::recording::Known;
+use kvpick_proto::words::Adapter;
 use rig::{
     Agent, LONG,
     engine::{Api, Publisher, wire::Wire},
@@ -182,4 +183,18 @@ fn a_line_without_end_is_not_read_into_memory() {
     std::fs::write(&file, b"\xff\n").unwrap();
     let error = replay(&file, None, Known::default(), Instant::now()).unwrap_err().to_string();
     assert!(error.contains("line 1: ") && error.contains("utf-8"), "{error}");
+}
+
+#[test]
+fn what_was_met_in_a_recording_is_counted() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../testdata/captures/v0.16-sha256cbor-bytes-bs16/frames.jsonl");
+    let adapter = |name: &str| Adapter { name: name.to_owned(), path: "/".to_owned() };
+    let adapters = vec![adapter("lora-a"), adapter("lora-b")];
+    let known = Known { version: Some("0.16.0".to_owned()), adapters, ..Known::default() };
+    let text = replay(&file, None, known, Instant::now()).unwrap();
+    let report: Value = serde_json::from_str(&text).unwrap();
+    // This version salts hashes and does not publish salts.
+    assert!(report["counts"]["hidden_keys"].as_u64() > Some(0), "{}", report["counts"]);
+    assert_eq!((&report["counts"]["naming_misfits"], &report["domain"]["root"]), (&0.into(), &"0".into()));
 }
