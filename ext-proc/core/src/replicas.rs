@@ -226,6 +226,8 @@ impl Replica {
     pub fn on_status(&mut self, status: EngineStatus, now: Instant) -> bool {
         let before = self.description.as_ref().map(|it| it.status);
         match status {
+            // Said again with something else that is new: it may have answered a probe since.
+            EngineStatus::Down | EngineStatus::Asleep if before == Some(status) => false,
             EngineStatus::Down | EngineStatus::Asleep => self.on_failure(Failure::Agent, now),
             EngineStatus::Up | EngineStatus::Foreign => {
                 if before != Some(status) {

@@ -322,6 +322,25 @@ fn an_engine_that_is_down_by_its_agents_word_is_out() {
 }
 
 #[test]
+fn an_old_word_that_an_engine_is_down_does_not_outweigh_its_answer() {
+    let now = start();
+    let mut world = world(vec![spec(1, "a", &["m"])], now);
+    let stream = connect(&mut world, "a", 1, now);
+    let down = kvpick_proto::words::Description { status: EngineStatus::Down, ..description(1, None) };
+    describe(&mut world, stream, down.clone(), now);
+    let probed = world.take_probes(now + ms(1_000));
+    assert!(world.on_answer(probed[0], now + ms(1_010)));
+    // The agent has learnt something else of it, and has not reached it since.
+    describe(
+        &mut world,
+        stream,
+        kvpick_proto::words::Description { num_gpu_blocks: 9, ..down },
+        now + ms(1_020),
+    );
+    assert!(replica(&world, 1).health.is_in());
+}
+
+#[test]
 fn a_replica_that_its_agent_gives_up_is_unknown() {
     let now = start();
     let mut world = world(vec![spec(1, "a", &["m"])], now);
