@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvpick_agent_core::engine::{Engine, Outcome};
+use kvpick_agent_core::engine::{Counts, Engine, Outcome};
 use kvpick_proto::words::{Events, Handle};
 use kvpick_service::drain::Drain;
 use tokio::time::sleep_until;
@@ -110,11 +110,24 @@ fn hear(engine: &mut Engine, heard: Heard, now: std::time::Instant, unix_ms: u64
     }
 }
 
+/// How often what was known was given up.
+const fn resets(it: &Counts) -> u64 {
+    it.resets_restarted + it.resets_lost + it.resets_unproven
+}
+
+/// Whether knowledge was given up for more than batches that can't be read. Those have a line of their own, which does
+/// not come with each of them: a broken publisher must not fill the logs.
+const fn gave_up(before: &Counts, now: &Counts) -> bool {
+    let lost = now.resets_lost - before.resets_lost;
+    resets(now) - resets(before) > lost || lost > now.undecodable - before.undecodable
+}
+
 /// What was logged of an engine, so that a state is logged once.
 #[derive(Default)]
 struct Told {
     events: Option<Events>,
-    resets: u64,
+    /// As of the last look.
+    counts: Counts,
     undecodable: u64,
     long_texts: u64,
     naming: Option<String>,
@@ -139,10 +152,9 @@ impl Told {
             self.events = Some(description.events.clone());
         }
         let counts = engine.counts();
-        let resets = counts.resets_restarted + counts.resets_lost + counts.resets_unproven;
-        if resets != self.resets {
-            is_news = true;
-            self.resets = resets;
+        let before = std::mem::replace(&mut self.counts, counts);
+        is_news |= resets(&before) != resets(&counts);
+        if gave_up(&before, &counts) {
             tracing::warn!(
                 engine = %name,
                 restarted = counts.resets_restarted,
@@ -186,5 +198,28 @@ impl Told {
             self.naming = Some(naming);
         }
         is_news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_that_cannot_be_read_is_not_told_twice() {
+        let before = Counts { resets_lost: 3, resets_restarted: 1, undecodable: 2, ..Counts::default() };
+        let more = |lost, restarted, undecodable| Counts {
+            resets_lost: before.resets_lost + lost,
+            resets_restarted: before.resets_restarted + restarted,
+            undecodable: before.undecodable + undecodable,
+            ..before
+        };
+        assert!(!gave_up(&before, &before));
+        assert!(!gave_up(&before, &more(5, 0, 5)));
+        // Frames that are no message at all give nothing up.
+        assert!(!gave_up(&before, &more(0, 0, 5)));
+        assert!(gave_up(&before, &more(1, 0, 0)) && gave_up(&before, &more(6, 0, 5)));
+        // A restart is told, whatever else came with it.
+        assert!(gave_up(&before, &more(0, 1, 5)));
     }
 }
