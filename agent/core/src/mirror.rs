@@ -6,6 +6,7 @@
 
 mod doubt;
 mod kept;
+mod rename;
 
 use std::collections::BTreeMap;
 
@@ -288,23 +289,6 @@ impl Mirror {
     pub fn start_anew(&mut self) {
         self.clear();
         self.cleared = true;
-    }
-
-    /// Every block goes by another name from now on, and one to which `name` gives none is held no more. Servers are told
-    /// that everything went, and then what there is.
-    pub fn rename(&mut self, name: impl Fn(Place, BlockKey) -> Option<BlockKey>) {
-        let (blocks, order) = (std::mem::take(&mut self.blocks), std::mem::take(&mut self.order));
-        let doubt = std::mem::take(&mut self.doubt).renamed();
-        self.start_anew();
-        self.doubt = doubt;
-        for (place, key) in order.into_values() {
-            let Some(block) = blocks.get(&(place, key)).filter(|it| it.copies > 0) else { continue };
-            let Some(new) = name(place, key) else { continue };
-            let after = block.after.and_then(|it| name(place, it));
-            for _ in 0..block.copies {
-                self.gain(place, new, after);
-            }
-        }
     }
 
     /// More copies than blocks can only be a miscount: each block then counts once.

@@ -58,10 +58,14 @@ impl Renaming {
         if changes {
             self.is_on = !self.is_on;
             let (to_new, translator) = (self.is_on, self.translator.as_deref());
-            mirror.rename(|place, key| match translator {
+            let name = |place: Place, key| match translator {
                 Some(it) if to_new => it.name(place.group, key),
                 Some(it) => it.engine_name(place.group, key),
                 None => None,
+            };
+            mirror.rename(name, |place, key| match translator {
+                Some(it) if to_new => it.waiting(place, key),
+                Some(_) | None => 0,
             });
         }
         if !naming.may_translate() && !self.is_on && self.translator.is_some() {
@@ -92,19 +96,43 @@ impl Renaming {
 
     /// A copy of each of these blocks went.
     pub(super) fn remove(&mut self, removed: &Removed, mirror: &mut Mirror) {
-        let Some(translator) = &mut self.translator else { return mirror.remove(removed) };
-        let group = removed.group.unwrap_or(0);
-        let outputs = translator.on_removed(removed);
+        if self.translator.is_none() {
+            return mirror.remove(removed);
+        }
+        let told = removed.remaining.len() == removed.keys.len();
+        for (at, key) in removed.keys.iter().enumerate() {
+            let remaining = removed.remaining.get(at).copied().filter(|_| told);
+            self.remove_one(*key, remaining, removed, mirror);
+        }
+    }
+
+    fn remove_one(&mut self, key: BlockKey, remaining: Option<u32>, of: &Removed, mirror: &mut Mirror) {
+        let Some(translator) = &mut self.translator else { return };
+        let group = of.group.unwrap_or(0);
+        let place = Place { group, tier: of.tier.unwrap_or(Tier::Gpu) };
+        let removed = Removed { keys: vec![key], remaining: remaining.into_iter().collect(), ..of.clone() };
+        let name = translator.name(group, key);
+        let held = if self.is_on { name } else { Some(key) };
+        let was_held = held.is_some_and(|it| mirror.copies(place, it) > 0);
+        let outputs = translator.on_removed(&removed);
         if self.is_on {
             outputs.into_iter().for_each(|it| apply(it, mirror));
         } else {
-            mirror.remove(removed);
+            mirror.remove(&removed);
         }
-        for key in &removed.keys {
-            let held = if self.is_on { translator.name(group, *key) } else { Some(*key) };
-            if held.is_some_and(|it| !is_held(mirror, group, it)) {
-                translator.forget(group, *key);
-            }
+        if name.is_some() {
+            // It has a name, and the copy that went may all the same be one that is kept aside: where the mirror has the
+            // new names those are not in it, else they are.
+            let copies = held.map_or(0, |it| mirror.copies(place, it));
+            let most = match (self.is_on, remaining) {
+                (false, _) => copies,
+                (true, Some(_)) => 0,
+                (true, None) => translator.waiting(place, key).saturating_sub(u32::from(!was_held)),
+            };
+            (most..translator.waiting(place, key)).for_each(|_| translator.remove_waiting(place, key));
+        }
+        if held.is_some_and(|it| !is_held(mirror, group, it)) {
+            translator.forget(group, key);
         }
     }
 

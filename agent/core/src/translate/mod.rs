@@ -17,7 +17,7 @@ use std::num::NonZeroU32;
 
 use kvpick_proto::{
     naming::{BlockKey, Digest, ExtraKey, ExtraKeyShape, Hasher},
-    words::Adapter,
+    words::{Adapter, Place},
 };
 
 use crate::{
@@ -137,6 +137,17 @@ impl Translator {
     #[must_use]
     pub fn engine_name(&self, group: u32, name: BlockKey) -> Option<BlockKey> {
         self.names.engine_key(group, name)
+    }
+
+    /// How many copies of a block are kept aside until their parent is known.
+    #[must_use]
+    pub fn waiting(&self, place: Place, key: BlockKey) -> u32 {
+        self.orphans.copies(place, key)
+    }
+
+    /// One of the copies went that are kept aside.
+    pub fn remove_waiting(&mut self, place: Place, key: BlockKey) {
+        self.orphans.remove(place.group, Some(place.tier), key);
     }
 
     /// Everything went.

@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use kvpick_proto::{naming::BlockKey, words::Tier};
+use kvpick_proto::{
+    naming::BlockKey,
+    words::{Place, Tier},
+};
 
 use crate::decode::{ExtraItem, Stored};
 
@@ -32,6 +35,8 @@ pub(super) struct Orphans {
     /// Tier, group and block, and which store holds it at which place: what one removal costs must not depend on how many
     /// do.
     keys: BTreeSet<(Tier, u32, BlockKey, u64, usize)>,
+    /// How many places there are for each.
+    copies: BTreeMap<(Tier, u32, BlockKey), u32>,
     blocks: usize,
     bytes: usize,
 }
@@ -53,6 +58,9 @@ impl Orphans {
         self.waiting.insert((group, parent, id));
         let tier = tier_of(&stored);
         self.keys.extend(stored.keys.iter().enumerate().map(|(at, it)| (tier, group, *it, id, at)));
+        for key in &stored.keys {
+            *self.copies.entry((tier, group, *key)).or_default() += 1;
+        }
         self.blocks += stored.keys.len();
         let bytes = size(&stored);
         self.bytes += bytes;
@@ -74,12 +82,17 @@ impl Orphans {
         ids.into_iter().filter_map(|id| self.take_one(id)).collect()
     }
 
+    /// Copies of that block that are held.
+    pub(super) fn copies(&self, Place { group, tier }: Place, key: BlockKey) -> u32 {
+        self.copies.get(&(tier, group, key)).copied().unwrap_or(0)
+    }
+
     /// A copy of that block went.
     pub(super) fn remove(&mut self, group: u32, tier: Option<Tier>, key: BlockKey) {
         let tier = tier.unwrap_or(Tier::Gpu);
         let range = (tier, group, key, 0, 0)..=(tier, group, key, u64::MAX, usize::MAX);
         let Some(first) = self.keys.range(range).next().copied() else { return };
-        self.keys.remove(&first);
+        self.forget(first);
         let (.., id, at) = first;
         let Some(orphan) = self.all.get_mut(&id) else { return };
         orphan.held[at] = false;
@@ -89,12 +102,25 @@ impl Orphans {
         }
     }
 
+    fn forget(&mut self, place: (Tier, u32, BlockKey, u64, usize)) {
+        let (tier, group, key, ..) = place;
+        if !self.keys.remove(&place) {
+            return;
+        }
+        if let Some(copies) = self.copies.get_mut(&(tier, group, key)) {
+            *copies -= 1;
+            if *copies == 0 {
+                self.copies.remove(&(tier, group, key));
+            }
+        }
+    }
+
     fn take_one(&mut self, id: u64) -> Option<(Stored, Vec<bool>)> {
         let Orphan { stored, parent: (group, parent), held, bytes, .. } = self.all.remove(&id)?;
         self.waiting.remove(&(group, parent, id));
         let tier = tier_of(&stored);
         for (at, key) in stored.keys.iter().enumerate() {
-            self.keys.remove(&(tier, group, *key, id, at));
+            self.forget((tier, group, *key, id, at));
         }
         self.blocks -= stored.keys.len();
         self.bytes -= bytes;
