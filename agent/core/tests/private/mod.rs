@@ -2,6 +2,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part of it, and may panic")]
 
+pub(crate) mod wire;
+
 use std::num::NonZeroU32;
 
 use kvpick_agent_core::decode::Stored;
