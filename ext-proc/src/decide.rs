@@ -11,11 +11,10 @@ use std::{
 
 use kvpick_core::{
     outcome::Reason,
-    pick::{self, Ask, Chains},
+    pick::Ask,
     reply::Decision,
-    request::{Api, Request, honours_rank, json},
+    request::{Api, honours_rank, json},
     session::Question,
-    world::Plan,
 };
 use kvpick_proto::words::ReplicaName;
 use tokio::sync::Semaphore;
@@ -23,6 +22,7 @@ use tokio::sync::Semaphore;
 use crate::{
     config::BudgetConfig,
     models::Models,
+    prepare::{Prepared, prepare},
     shared::{Shared, Underway},
 };
 
@@ -44,16 +44,6 @@ pub struct Decider {
     waiting: AtomicUsize,
     budget: BudgetConfig,
     prefill_rate: f64,
-}
-
-/// What a worker has made of a body.
-#[derive(Debug)]
-struct Prepared {
-    plan: Plan,
-    model: Option<String>,
-    prompts: Result<Vec<Vec<u32>>, Reason>,
-    reads_cache: bool,
-    chains: Chains,
 }
 
 impl Decider {
@@ -79,19 +69,19 @@ impl Decider {
         let prepared = match (lack, Api::of_path(&path)) {
             (None, Some(api)) => {
                 let budget = self.budget_for(body.len(), envoy_has_a_clock);
-                let work = self.prepare(api, body, model.clone());
+                let work = self.prepare(api, body);
                 tokio::time::timeout(budget, work).await.unwrap_or(Err(Reason::OVER_BUDGET))
             }
             (_, None) => Err(Reason::OTHER_PATH),
             (Some(reason), Some(_)) => Err(reason),
         };
-        let prepared = prepared.unwrap_or_else(|reason| bare(&self.shared, model, reason));
+        let prepared = prepared.unwrap_or_else(|reason| Prepared::bare(&*self.shared, model, reason));
         let underway = self.pick(&prepared, honours_rank(&path));
         self.report(&underway.decision, prepared.model.as_deref(), &path, start.elapsed());
         underway
     }
 
-    async fn prepare(&self, api: Api, body: Vec<u8>, model: Option<String>) -> Result<Prepared, Reason> {
+    async fn prepare(&self, api: Api, body: Vec<u8>) -> Result<Prepared, Reason> {
         if MOST_WAITING <= self.waiting.load(Ordering::Relaxed) {
             return Err(Reason::OVERLOADED);
         }
@@ -103,7 +93,7 @@ impl Decider {
         let work = tokio::task::spawn_blocking(move || {
             // Held by the work itself: who stops waiting for it does not free its core.
             let _permit = permit;
-            prepare(&shared, &models, api, &body, model)
+            prepare(&*shared, models.get(), api, &body, None)
         });
         work.await.map_err(|_| Reason::WORKER_DIED)
     }
@@ -168,47 +158,4 @@ impl Drop for Queued<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// A request of which no prompt is known, for that reason.
-fn bare(shared: &Shared, model: Option<String>, reason: Reason) -> Prepared {
-    let plan = shared.world().plan(model.as_deref());
-    Prepared { plan, model, prompts: Err(reason), reads_cache: false, chains: Chains::new() }
-}
-
-fn prepare(
-    shared: &Shared,
-    models: &OnceLock<Models>,
-    api: Api,
-    body: &[u8],
-    model: Option<String>,
-) -> Prepared {
-    let request = match Request::parse(api, body) {
-        Ok(request) => request,
-        Err(error) => {
-            tracing::info!(%error, "a body that is no request; its replica will say so");
-            return bare(shared, model, Reason::of(error.label()));
-        }
-    };
-    let model = request.model.clone();
-    let plan = shared.world().plan(model.as_deref());
-    if !plan.model_known {
-        return bare(shared, model, Reason::UNKNOWN_MODEL);
-    }
-    let Some(models) = models.get() else { return bare(shared, model, Reason::NO_TOKENIZER) };
-    let prompter = models.find(model.as_deref()).or_else(|| {
-        // An adapter has its base model's tokenizer.
-        let bases = shared.world().base_models(model.as_deref()?);
-        bases.iter().find_map(|it| models.find(Some(it)))
-    });
-    let Some(prompter) = prompter else { return bare(shared, model, Reason::NO_TOKENIZER) };
-    let prompts = match prompter.token_ids(&request) {
-        Ok(prompts) => prompts,
-        Err(error) => {
-            tracing::info!(%error, "no tokens for this request");
-            return bare(shared, model, Reason::from(&error));
-        }
-    };
-    let chains = pick::chain(plan.namings.clone(), &prompts, request.cache_salt.as_deref());
-    Prepared { plan, model, prompts: Ok(prompts), reads_cache: request.reads_cache, chains }
 }

@@ -2,15 +2,22 @@
 
 use std::{
     convert::Infallible,
+    io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
 use clap::{Parser, Subcommand};
-use kvpick::{app::App, config::Config};
+use kvpick::{
+    app::App,
+    config::Config,
+    models::Models,
+    tokenize::{self, NamingArgs},
+};
 use kvpick_service::{
     command,
     config::{self, ConfigError},
+    logs,
 };
 
 /// Sends each LLM request to the vLLM replica whose KV cache already holds most of its prompt.
@@ -40,6 +47,26 @@ enum Command {
     },
     /// Prints a configuration with every field, explained.
     ConfigReference,
+    /// Shows the token ids and the blocks of requests, made as for a decision: for who asks why there was no hit.
+    ///
+    /// Reads JSON lines `{"model", "path", "body"}`, each a string, from standard input. `model` is a model, alias or
+    /// adapter; it stands for the one that the body names, which counts where `model` is absent. `path` is that of the
+    /// request, as /v1/chat/completions, and may carry a query string. `body_hex` in place of `body` is for bytes that
+    /// are not UTF-8. Other fields are passed over.
+    ///
+    /// Writes a JSON line for each, in order: `source` (`local`), `reason` (`ok`, or why there are no ids, as in
+    /// metrics), `prompts` (token ids of each prompt), `blocks` (keys of the full blocks of each prompt, decimal, with
+    /// the body's cache_salt). The log, on standard error, says more on each reason.
+    ///
+    /// A line that can't be read is named on standard error and has no answer; the exit code is then 64. Agents are not
+    /// asked: how blocks are named is said by flags, and names of models are those of the configuration.
+    Tokenize {
+        /// The configuration, YAML.
+        #[arg(long)]
+        config: PathBuf,
+        #[command(flatten)]
+        naming: NamingArgs,
+    },
 }
 
 /// The program's name in its complaints.
@@ -58,6 +85,29 @@ fn main() -> ExitCode {
         },
         Command::CheckConfig { config } => command::answer(NAME, load(&config).map(|_| "ok\n".to_owned())),
         Command::ConfigReference => command::answer::<Infallible>(NAME, Ok(REFERENCE.to_owned())),
+        Command::Tokenize { config, naming } => match load(&config) {
+            Ok(config) => show_tokens(&config, naming),
+            Err(error) => command::answer(NAME, Err(error)),
+        },
+    }
+}
+
+fn show_tokens(config: &Config, naming: NamingArgs) -> ExitCode {
+    if let Err(error) = logs::init(&config.log.filter, config.log.format) {
+        return command::answer(NAME, Err(error));
+    }
+    let models = match Models::load(&config.models) {
+        Ok(models) => models,
+        Err(error) => return command::answer(NAME, Err(error)),
+    };
+    let (input, output) = (io::stdin().lock(), io::stdout().lock());
+    match tokenize::run(config, &models, naming, input, output, io::stderr()) {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(refused) => command::answer(NAME, Err(format!("{refused} of the lines are no requests"))),
+        Err(error) => {
+            tracing::error!(%error, "can't go on");
+            ExitCode::FAILURE
+        }
     }
 }
 
