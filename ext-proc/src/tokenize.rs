@@ -123,10 +123,8 @@ impl Serving for Flagged {
     }
 
     fn base_models(&self, model: &str) -> Vec<String> {
-        let bases = self.world.base_models(model);
-        if bases.is_empty() && self.adapters.contains_key(model) {
-            return self.only.iter().cloned().collect();
-        }
+        let mut bases = self.world.base_models(model);
+        bases.extend(self.only.iter().filter(|_| self.adapters.contains_key(model)).cloned());
         bases
     }
 }
