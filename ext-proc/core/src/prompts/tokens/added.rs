@@ -1,87 +1,11 @@
-//! Text to token ids, by the model's own tokenizer.
-
-mod unicode;
-
-use tokenizers::pipeline::{EncodeOptions, Override, PipelineTokenizer};
+//! Added tokens that a `tokenizer.json` lacks and its `tokenizer_config.json` has.
 
 use serde_json::{Map, Value, json};
 
-use super::{LoadError, PromptError, build::given};
-use crate::request::json::{Json, Object};
-
-/// A model's tokenizer, as its `tokenizer.json` describes it.
-pub(super) struct Tokenizer {
-    inner: PipelineTokenizer,
-    /// Whether text is split where symbols or punctuation begin and end.
-    splits_at_symbols: bool,
-    /// Added tokens that are not special: they are cut out of any text.
-    never_ordinary: Vec<String>,
-}
-
-impl Tokenizer {
-    /// Reads a `tokenizer.json` of any version. Tokens that only `config`, the `tokenizer_config.json`, has are added, as
-    /// transformers does.
-    pub(super) fn new(json: &[u8], config: &Object) -> Result<Self, LoadError> {
-        let failed = |error: &dyn std::fmt::Display| LoadError::Tokenizer(error.to_string());
-        let mut file: Value = serde_json::from_slice(json).map_err(|error| failed(&error))?;
-        add_tokens(&mut file, config);
-        tokenizers::canonicalize_value(&mut file).map_err(|error| failed(&error))?;
-        let canonical = file.to_string();
-        let inner = tokenizers::from_json(&canonical).map_err(|error| failed(&error))?;
-        let added = file["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let plain = added.iter().filter(|token| token["special"] != true);
-        let plain = plain.filter_map(|token| token["content"].as_str().map(str::to_owned));
-        Ok(Self {
-            inner,
-            splits_at_symbols: unicode::splits_at_symbols(&canonical),
-            never_ordinary: plain.filter(|content| !content.is_empty()).collect(),
-        })
-    }
-
-    /// Ids of `text`. Special tokens that stand in it as text become their ids; `add_special_tokens` is whether the
-    /// post-processor may add any around it.
-    pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
-        self.ids(text, add_special_tokens, false)
-    }
-
-    /// Ids of `text` as ordinary text: special tokens that stand in it are text like any other. An added token that is
-    /// not special cannot be, and is an error.
-    pub(super) fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, PromptError> {
-        if self.never_ordinary.iter().any(|token| text.contains(token.as_str())) {
-            return Err(PromptError::Tokenizer("the text has an added token that is not special".to_owned()));
-        }
-        self.ids(text, false, true)
-    }
-
-    fn ids(
-        &self,
-        text: &str,
-        add_special_tokens: bool,
-        encode_special_tokens: bool,
-    ) -> Result<Vec<u32>, PromptError> {
-        if unicode::has_new(text, self.splits_at_symbols) {
-            let problem = "a character of the text is newer than the engine's Unicode".to_owned();
-            return Err(PromptError::Tokenizer(problem));
-        }
-        // vLLM cuts and pads by its own rules, whatever the file says.
-        let options = EncodeOptions {
-            add_special_tokens,
-            encode_special_tokens,
-            padding: Override::Off,
-            truncation: Override::Off,
-        };
-        let mut tokens = Vec::with_capacity(text.len() / 3);
-        self.inner
-            .encode_into(text, &options, &mut tokens)
-            .map_err(|error| PromptError::Tokenizer(error.to_string()))?;
-        Ok(tokens.into_iter().map(u32::from).collect())
-    }
-
-    /// Text of `ids`, special tokens included.
-    pub(super) fn decode(&self, ids: &[u32]) -> String {
-        self.inner.decode(ids, false).unwrap_or_default()
-    }
-}
+use crate::{
+    prompts::build::given,
+    request::json::{Json, Object},
+};
 
 /// Names under which a config has the special tokens that every tokenizer may have.
 const ROLES: [&str; 7] =
@@ -89,7 +13,7 @@ const ROLES: [&str; 7] =
 
 /// Adds to the tokens of `file` those that only `config` has: by number first, then those with a role, which are
 /// special. A token that the vocabulary has keeps its id; others follow the last one.
-fn add_tokens(file: &mut Value, config: &Object) {
+pub(super) fn add_tokens(file: &mut Value, config: &Object) {
     let vocabulary = &file["model"]["vocab"];
     let id_of = |token: &str| match vocabulary {
         Value::Object(ids) => ids.get(token).and_then(Value::as_u64),
