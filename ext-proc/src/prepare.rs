@@ -4,6 +4,7 @@
 use kvpick_core::{
     outcome::Reason,
     pick::{self, Chains},
+    prompts::Prompt,
     request::{Api, Request, json},
     world::Plan,
 };
@@ -35,8 +36,8 @@ pub struct Prepared {
     pub plan: Plan,
     /// The model or adapter asked for; `None` where none is named.
     pub model: Option<String>,
-    /// Token ids of each prompt, or why there are none.
-    pub prompts: Result<Vec<Vec<u32>>, Reason>,
+    /// The prompts, or why they are not known.
+    pub prompts: Result<Vec<Prompt>, Reason>,
     /// Whether vLLM looks into its cache for this request.
     pub reads_cache: bool,
     /// The blocks of the prompts, in each way in which they are named; empty where there are no prompts.
@@ -86,7 +87,7 @@ pub fn prepare(
         })
     });
     let Some(prompter) = prompter else { return Prepared::bare(serving, model, Reason::NO_TOKENIZER) };
-    let prompts = match prompter.token_ids(&request) {
+    let prompts = match prompter.prompts(&request) {
         Ok(prompts) => prompts,
         Err(error) => {
             tracing::info!(%error, "no tokens for this request");

@@ -193,7 +193,7 @@ fn from_hex(digits: &str) -> Option<Vec<u8>> {
 struct Answer<'a> {
     source: &'static str,
     reason: &'static str,
-    prompts: &'a [Vec<u32>],
+    prompts: Vec<&'a [u32]>,
     blocks: Vec<Vec<String>>,
 }
 
@@ -261,7 +261,7 @@ fn answer(serving: &Flagged, models: &Models, most_body: usize, line: &Line) -> 
     let answer = Answer {
         source: "local",
         reason: prepared.prompts.as_ref().map_or_else(|reason| reason.label(), |_| Reason::OK.label()),
-        prompts: prepared.prompts.as_deref().unwrap_or_default(),
+        prompts: prepared.prompts.iter().flatten().map(|it| it.ids.as_slice()).collect(),
         blocks: chains.iter().map(decimal).collect(),
     };
     serde_json::to_vec(&answer).expect("plain lists and strings")

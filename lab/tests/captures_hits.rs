@@ -23,6 +23,7 @@ use kvpick_agent_core::{
 use kvpick_core::{
     feed::StreamId,
     pick::{self, Ask, Chains},
+    prompts::Prompt,
     replicas::{Memory, ReplicaSpec},
     score::Weights,
     world::World,
@@ -192,7 +193,7 @@ impl System {
         let (model, prompts) = (request.body["model"].as_str(), request.distinct());
         let (replicas, weights) = (&self.world.replicas, Weights::default());
         let plan = self.world.plan(model);
-        let ask = Ask { model, prompts: Ok(prompts), reads_cache: true, honours_rank: true };
+        let ask = Ask { model, prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
         let chains = self.chains(request);
         let pick = pick::pick(replicas, &plan.candidates, &ask, &chains, &weights, 0, self.now);
         usize::try_from(pick.predicted_tokens).unwrap()
@@ -220,21 +221,22 @@ impl System {
         let block_size = capture.meta["block_size"].as_u64().unwrap() as usize;
         let blocks = prompts.iter().zip(keys).map(|(prompt, keys)| {
             let again = keys.iter().position(|it| stored.contains(it));
-            again.unwrap_or_else(|| (prompt.len() - 1) / block_size)
+            again.unwrap_or_else(|| prompt.reusable_blocks(block_size))
         });
         blocks.sum::<usize>() * block_size
     }
 
     fn chains(&self, request: &Recorded) -> Chains {
         let plan = self.world.plan(request.body["model"].as_str());
-        pick::chain(plan.namings, request.distinct(), request.body["cache_salt"].as_str())
+        pick::chain(plan.namings, &request.distinct(), request.body["cache_salt"].as_str())
     }
 }
 
 impl Recorded {
     /// The recording has a prompt for each answer; those of one prompt are one.
-    fn distinct(&self) -> &[Vec<u32>] {
-        if self.body["n"].is_u64() { &self.prompts[..1] } else { &self.prompts }
+    fn distinct(&self) -> Vec<Prompt> {
+        let prompts = if self.body["n"].is_u64() { &self.prompts[..1] } else { &self.prompts };
+        prompts.iter().cloned().map(Prompt::from).collect()
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{
     hit::Rule,
     index::{GPU_ONLY, Scale},
     outcome::{Reason, Tier},
+    prompts::Prompt,
     replicas::{Knowledge, Replica, ReplicaId, Replicas},
     score::{Offer, Weights},
 };
@@ -39,8 +40,8 @@ pub type Chains = BTreeMap<Naming, Vec<Vec<BlockKey>>>;
 pub struct Ask<'a> {
     /// The model or adapter; `None` where the client named none.
     pub model: Option<&'a str>,
-    /// Tokens of each prompt, or why they are not known.
-    pub prompts: Result<&'a [Vec<u32>], Reason>,
+    /// The prompts, or why they are not known.
+    pub prompts: Result<&'a [Prompt], Reason>,
     /// Whether vLLM looks into its cache for this request.
     pub reads_cache: bool,
     /// Whether the route takes the header that names a data-parallel rank.
@@ -99,19 +100,31 @@ pub fn namings(replicas: &Replicas, candidates: &[ReplicaId], model: Option<&str
 
 /// Names the blocks of prompts. The only part of a pick that takes time; needs no lock.
 #[must_use]
-pub fn chain(namings: Vec<Naming>, prompts: &[Vec<u32>], salt: Option<&str>) -> Chains {
+pub fn chain(namings: Vec<Naming>, prompts: &[Prompt], salt: Option<&str>) -> Chains {
     let of = |naming: &Naming| {
         let mut hasher = Hasher::new(&naming.domain);
+        let block_size = naming.domain.block_size;
         let adapter = naming.adapter.as_ref();
-        let extra = |i: usize| {
+        let extra = |prompt: &Prompt, i: usize| {
             let adapter =
                 adapter.map(|(name, path)| ExtraKey::Adapter { name: name.clone(), path: path.clone() });
             let salt = salt.filter(|_| i == 0).map(|it| ExtraKey::Salt(it.to_owned()));
-            adapter.into_iter().chain(salt).collect()
+            // In the order in which vLLM puts them together (`v1/core/kv_cache_utils.py`).
+            let media = media_of(prompt, i, block_size.get() as usize);
+            adapter.into_iter().chain(media).chain(salt).collect()
         };
-        prompts.iter().map(|it| hasher.chain(naming.domain.block_size, it, extra)).collect()
+        prompts.iter().map(|it| hasher.chain(block_size, &it.ids, |i| extra(it, i))).collect()
     };
     namings.into_iter().map(|it| (it.clone(), of(&it))).collect()
+}
+
+/// The keys of the media that overlap a prompt's block `i`.
+fn media_of(prompt: &Prompt, i: usize, block_size: usize) -> impl Iterator<Item = ExtraKey> {
+    let start = i * block_size;
+    prompt.media_within(start, start + block_size).map(move |it| ExtraKey::Media {
+        identifier: it.identifier.clone(),
+        offset: it.offset as i64 - start as i64,
+    })
 }
 
 /// Picks. Deterministic; `tie` decides between replicas of equal cost.
@@ -126,7 +139,7 @@ pub fn pick(
     now: Instant,
 ) -> Pick {
     let prompts = ask.prompts.unwrap_or(&[]);
-    let prompt_tokens = prompts.iter().map(|it| it.len() as u64).sum();
+    let prompt_tokens = prompts.iter().map(|it| it.ids.len() as u64).sum();
     let mut offers: Vec<_> = candidates
         .iter()
         .map(|id| {
@@ -215,10 +228,10 @@ struct Hit {
     predicted_tokens: u64,
 }
 
-/// What the engine finds of each prompt, by vLLM's rule: whole blocks, and one token at least is computed anew.
+/// What the engine finds of each prompt, by vLLM's rule; see [`Prompt::reusable_blocks`].
 fn hit(
     replica: &Replica,
-    prompts: &[Vec<u32>],
+    prompts: &[Prompt],
     chains: &[Vec<BlockKey>],
     domain: &Domain,
     now: Instant,
@@ -247,8 +260,8 @@ fn hit(
     let block_size = domain.block_size.get() as usize;
     let mut hit = Hit::default();
     let mut run = Vec::new();
-    for (tokens, keys) in prompts.iter().zip(chains) {
-        let most = keys.len().min(tokens.len().saturating_sub(1) / block_size);
+    for (prompt, keys) in prompts.iter().zip(chains) {
+        let most = keys.len().min(prompt.reusable_blocks(block_size));
         rule.longest(most, dropped, |i, scale| worth_of(keys[i], scale), &mut run);
         hit.predicted_tokens += (run.len() * block_size) as u64;
         hit.saved_tokens += run.iter().sum::<f64>() * block_size as f64;

@@ -7,6 +7,7 @@ use kvpick_core::{
     health::Failure,
     outcome::{Reason, Tier},
     pick::{Ask, Chains, chain},
+    prompts::Prompt,
     replicas::canonical_domain,
     world::World,
 };
@@ -285,7 +286,7 @@ fn a_request_that_skips_the_cache_has_no_hit() {
         report(&mut world, stream, port, &keys(&tokens), now);
     }
     let plan = world.plan(Some("m"));
-    let prompts = [tokens];
+    let prompts = [tokens.into()];
     let chains = chain(plan.namings.clone(), &prompts, None);
     let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: false, honours_rank: true };
     assert_eq!(world.pick(&plan, &ask, &chains, now).0.predicted_tokens, 0);
@@ -300,6 +301,7 @@ fn hits_of_several_prompts_add_up() {
     report(&mut world, stream, 1, &all, now);
     report(&mut world, stream, 2, &keys(&prompts[1]), now);
     let plan = world.plan(Some("m"));
+    let prompts = prompts.map(Prompt::from);
     let chains = chain(plan.namings.clone(), &prompts, None);
     let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
     let (pick, _) = world.pick(&plan, &ask, &chains, now);
@@ -325,7 +327,7 @@ fn salts_and_adapters_keep_blocks_apart() {
 
     let predicted = |model: &str, salt: Option<&str>| {
         let plan = world.plan(Some(model));
-        let prompts = [tokens.clone()];
+        let prompts = [tokens.clone().into()];
         let chains = chain(plan.namings.clone(), &prompts, salt);
         let ask = Ask { model: Some(model), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
         kvpick_core::pick::pick(

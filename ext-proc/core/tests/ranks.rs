@@ -42,7 +42,7 @@ fn report(world: &mut World, stream: StreamId, name: ReplicaName, keys: &[BlockK
 /// A pick for a prompt on a route that takes a rank, or on one that does not.
 fn pick(world: &mut World, tokens: &[u32], honours_rank: bool, now: Instant) -> (Pick, Option<Ticket>) {
     let plan = world.plan(Some("m"));
-    let prompts = [tokens.to_vec()];
+    let prompts = [tokens.to_vec().into()];
     let chains = pick::chain(plan.namings.clone(), &prompts, None);
     let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: true, honours_rank };
     world.pick(&plan, &ask, &chains, now)

@@ -11,6 +11,7 @@ mod files;
 mod harmony;
 mod messages;
 mod pooling;
+mod prompt;
 mod python;
 mod responses;
 mod rewrite;
@@ -22,6 +23,7 @@ mod truncation;
 use std::{fmt, sync::Arc};
 
 pub use files::{LoadError, ModelFiles};
+pub use prompt::{Medium, Prompt};
 
 use crate::request::{
     Api, Request,
@@ -222,6 +224,15 @@ impl Prompter {
         let none = render("none");
         let is_another = ["low", "medium", "high", "xhigh", "max"].into_iter().any(|it| render(it) == none);
         if none.is_none() || is_another { "low" } else { "none" }
+    }
+
+    /// The prompts of `request`: a chat has one, other requests one or more.
+    ///
+    /// # Errors
+    ///
+    /// Where no ids can be made here, see [`PromptError`].
+    pub fn prompts(&self, request: &Request) -> Result<Vec<Prompt>, PromptError> {
+        Ok(self.token_ids(request)?.into_iter().map(Prompt::from).collect())
     }
 
     /// The token ids of `request`, one list per prompt: a chat has one, other requests one or more.

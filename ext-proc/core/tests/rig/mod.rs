@@ -125,7 +125,7 @@ pub fn keys(tokens: &[u32]) -> Vec<BlockKey> {
 /// A pick for one prompt, through all its steps.
 pub fn pick(world: &mut World, model: &str, tokens: &[u32], now: Instant) -> (Pick, Option<Ticket>) {
     let plan = world.plan(Some(model));
-    let prompts = [tokens.to_vec()];
+    let prompts = [tokens.to_vec().into()];
     let chains = pick::chain(plan.namings.clone(), &prompts, None);
     let ask = Ask { model: Some(model), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
     world.pick(&plan, &ask, &chains, now)
