@@ -1,0 +1,118 @@
+//! What is wrong with a configuration beyond types.
+
+use std::collections::BTreeSet;
+
+use super::{BudgetConfig, Config, replicas::MOST_RANKS};
+
+impl Config {
+    /// Every mistake that can be seen without starting, each with its field and its remedy; empty when there is none.
+    #[must_use]
+    pub fn mistakes(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if !self.feed.ip().is_loopback() && !self.insecure_feed {
+            found.push(format!(
+                "feed: {} is not loopback, and whoever reaches it may say what a replica holds; use 127.0.0.1, or set \
+                 insecure_feed: true where the network keeps others away",
+                self.feed
+            ));
+        }
+        self.replica_mistakes(&mut found);
+        self.model_mistakes(&mut found);
+        self.range_mistakes(&mut found);
+        let sockets = [("listen", self.listen), ("feed", self.feed), ("admin", self.admin)];
+        for (i, (field, address)) in sockets.iter().enumerate() {
+            let taken = sockets[..i].iter().find(|(_, it)| it == address && address.port() != 0);
+            if let Some((other, _)) = taken {
+                found.push(format!("{field}: {address} is that of {other}; give each its own port"));
+            }
+        }
+        let score = &self.score;
+        let prices = [score.per_request, score.per_waiting, score.per_eviction, score.when_full];
+        if prices.iter().any(|it| !it.is_finite() || *it < 0.0) {
+            found.push("score: a price is negative or no number; all are 0 or more".to_owned());
+        }
+        if !score.prefill_tokens_per_second.is_finite() || score.prefill_tokens_per_second <= 0.0 {
+            found.push("score.prefill_tokens_per_second: must be above 0; measure one replica".to_owned());
+        }
+        if !self.budget.share_of_prefill.is_finite() || self.budget.share_of_prefill < 0.0 {
+            found.push("budget.share_of_prefill: must be 0 or more; the default is 0.1".to_owned());
+        }
+        found
+    }
+
+    fn replica_mistakes(&self, found: &mut Vec<String>) {
+        if self.replicas.is_empty() {
+            found.push("replicas: the list is empty; name at least one replica".to_owned());
+        }
+        let mut seen = BTreeSet::new();
+        for (i, replica) in self.replicas.iter().enumerate() {
+            if replica.address.port() == 0 {
+                found.push(format!("replicas[{i}].address: port 0 is no serving port; write the real one"));
+            }
+            if replica.ranks.is_some_and(|it| !(1..=MOST_RANKS).contains(&it)) || MOST_RANKS < replica.rank {
+                found.push(format!(
+                    "replicas[{i}].ranks: there are 1 to {MOST_RANKS} ranks behind an address; write how many share {}",
+                    replica.address
+                ));
+            }
+            if let Some(rank) = replica.all_ranks().find(|it| !seen.insert((replica.address, *it))) {
+                let address = replica.address;
+                found.push(format!("replicas[{i}]: {address} rank {rank} is listed twice; remove one"));
+            }
+            if replica.models.is_empty() {
+                found.push(format!(
+                    "replicas[{i}].models: the list is empty; name the models that {} serves",
+                    replica.address
+                ));
+            }
+        }
+    }
+
+    fn model_mistakes(&self, found: &mut Vec<String>) {
+        let mut names = BTreeSet::new();
+        for (i, model) in self.models.iter().enumerate() {
+            for name in std::iter::once(&model.name).chain(&model.aliases) {
+                if !names.insert(name) {
+                    found.push(format!("models[{i}]: the name {name:?} is given twice; keep one"));
+                }
+            }
+            let file = model.path.join("tokenizer.json");
+            if !file.is_file() {
+                found.push(format!(
+                    "models[{i}].path: there is no {}; give the folder with the model's tokenizer.json",
+                    file.display()
+                ));
+            }
+            if model.utc_offset_minutes.unsigned_abs() > 24 * 60 {
+                found.push(format!(
+                    "models[{i}].utc_offset_minutes: {} is more than a day; give minutes ahead of UTC",
+                    model.utc_offset_minutes
+                ));
+            }
+            if let Some(file) = model.chat_template.as_ref().filter(|it| !it.is_file()) {
+                found.push(format!(
+                    "models[{i}].chat_template: there is no {}; give the file that vLLM is given",
+                    file.display()
+                ));
+            }
+        }
+    }
+
+    fn range_mistakes(&self, found: &mut Vec<String>) {
+        let mut range = |field: &str, value: u64, least: u64, most: u64| {
+            if value < least || most < value {
+                found.push(format!("{field}: {value} is out of range; use {least} to {most}"));
+            }
+        };
+        range("destinations", self.destinations as u64, 1, 16);
+        range("max_body_bytes", self.max_body_bytes as u64, 1_024, 1 << 30);
+        range("workers", self.workers as u64, 0, 1_024);
+        let BudgetConfig { base_ms, max_ms, full_duplex_ms, .. } = self.budget;
+        for (field, value) in [("base_ms", base_ms), ("max_ms", max_ms), ("full_duplex_ms", full_duplex_ms)] {
+            range(&format!("budget.{field}"), value, 1, 60_000);
+        }
+        range("memory.routed_expiry_s", self.memory.routed_expiry_s, 1, 86_400);
+        range("memory.expected_expiry_s", self.memory.expected_expiry_s, 1, 86_400);
+        range("memory.blocks_per_replica", self.memory.blocks_per_replica as u64, 1, 1 << 26);
+    }
+}

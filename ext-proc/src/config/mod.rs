@@ -1,0 +1,109 @@
+//! The server's configuration: one YAML file, every field below. `kvpick check-config` reports all mistakes at once.
+
+mod mistakes;
+mod models;
+mod replicas;
+mod weighing;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use kvpick_core::replicas::ReplicaSpec;
+use kvpick_proto::words::ReplicaName;
+use kvpick_service::logs::LogConfig;
+use serde::{Deserialize, Serialize};
+
+pub use models::{ContentFormatConfig, ModelConfig};
+pub use replicas::ReplicaConfig;
+pub use weighing::{BudgetConfig, MemoryConfig, ScoreConfig};
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Name of this server in agents' logs.
+    #[serde(default = "default_server")]
+    pub server: String,
+    /// Where Envoy's ext_proc filter connects (gRPC). Port 0 lets the system choose.
+    #[serde(default = "default_listen")]
+    pub listen: SocketAddr,
+    /// Where agents connect (gRPC). Loopback, unless `insecure_feed` is set: whoever reaches it may say what a
+    /// replica holds.
+    #[serde(default = "default_feed")]
+    pub feed: SocketAddr,
+    /// Health, readiness, metrics and status over HTTP, for operators.
+    #[serde(default = "default_admin")]
+    pub admin: SocketAddr,
+    /// Accepts a `feed` address that other machines reach, with no proof of who speaks.
+    #[serde(default)]
+    pub insecure_feed: bool,
+    /// The models whose prompts are made here. A model that replicas serve and that is not listed is balanced by
+    /// load alone.
+    #[serde(default)]
+    pub models: Vec<ModelConfig>,
+    /// The replicas.
+    pub replicas: Vec<ReplicaConfig>,
+    /// Adds the response header `x-kvpick-evidence` with what the pick was based on. For trying out: it tells clients
+    /// addresses of replicas.
+    #[serde(default)]
+    pub evidence_header: bool,
+    /// Most addresses in a destination, best first: 2 lets Envoy's retries go to the next best. Must be 1 where
+    /// Envoy's cluster is of type `ORIGINAL_DST`, which takes no list.
+    #[serde(default = "default_destinations")]
+    pub destinations: usize,
+    /// Largest request body that is looked at, in bytes; a larger one is balanced by load. At least as large as
+    /// Envoy's `request_body_buffer_limit`.
+    #[serde(default = "default_max_body_bytes")]
+    pub max_body_bytes: usize,
+    /// Threads that render, tokenize and hash prompts; 0 for one per core.
+    #[serde(default)]
+    pub workers: usize,
+    /// How long a decision may take.
+    #[serde(default)]
+    pub budget: BudgetConfig,
+    /// How cache hits are weighed against load.
+    #[serde(default)]
+    pub score: ScoreConfig,
+    /// How long it is remembered what was sent where.
+    #[serde(default)]
+    pub memory: MemoryConfig,
+    /// Logs.
+    #[serde(default)]
+    pub log: LogConfig,
+}
+
+fn default_server() -> String {
+    "kvpick".to_owned()
+}
+
+const fn default_listen() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9002)
+}
+
+const fn default_feed() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9004)
+}
+
+const fn default_admin() -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9090)
+}
+
+const fn default_destinations() -> usize {
+    2
+}
+
+const fn default_max_body_bytes() -> usize {
+    64 << 20
+}
+
+impl Config {
+    /// The replicas as the core knows them.
+    #[must_use]
+    pub fn replica_specs(&self) -> Vec<ReplicaSpec> {
+        let spec = |it: &ReplicaConfig, rank| ReplicaSpec {
+            name: ReplicaName { address: it.address, rank },
+            node: it.node.clone(),
+            models: it.models.clone(),
+        };
+        self.replicas.iter().flat_map(|it| it.all_ranks().map(move |rank| spec(it, rank))).collect()
+    }
+}
