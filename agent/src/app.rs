@@ -116,8 +116,12 @@ impl App {
                 let (node, shared) = (config.node.clone(), Arc::clone(&shared));
                 Arc::new(move || status::status(&node, &shared.lock(), Instant::now()))
             },
-            config: serde_json::to_value(&config.file).context("configuration")?,
+            config: {
+                let config = serde_json::to_value(&config.file).context("configuration")?;
+                Arc::new(move || config.clone())
+            },
             logs,
+            routes: Default::default(),
         };
         tasks.spawn("admin", async move {
             if let Err(error) = admin::serve(listener, admin, drain).await {

@@ -3,8 +3,8 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    path::Path,
-    sync::{Arc, OnceLock},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -20,6 +20,7 @@ use kvpick_service::{
     ready::Ready,
 };
 use prometheus::Registry;
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::{
@@ -29,8 +30,15 @@ use tonic::{
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
-    config::Config, decide::Decider, ext_proc::Picker, feeds::Feeds, metrics::Metrics, models::Models, probe,
-    shared::Shared, status,
+    config::{Config, ModelConfig},
+    decide::Decider,
+    ext_proc::Picker,
+    feeds::Feeds,
+    metrics::Metrics,
+    probe,
+    reload::{self, Reloader, Reloads, Shown},
+    shared::Shared,
+    status,
 };
 
 /// How long a shutdown waits for requests under way before it cuts them.
@@ -65,6 +73,7 @@ pub struct App {
     drain: Drain,
     /// Begins the farewell: not serving, by its own word.
     leaving: CancellationToken,
+    reloads: Reloads,
     /// Where it listens: `ext_proc`, `feed` and `admin`.
     pub addresses: BTreeMap<String, SocketAddr>,
 }
@@ -75,6 +84,18 @@ impl App {
     /// # Errors
     /// A socket that can't be bound.
     pub async fn start(config: Config, logs: Option<Logs>) -> anyhow::Result<Self> {
+        Self::start_from(config, None, logs).await
+    }
+
+    /// As [`Self::start`], with the file that the configuration was read from: it is read again at a reload.
+    ///
+    /// # Errors
+    /// A socket that can't be bound.
+    pub async fn start_from(
+        config: Config,
+        file: Option<PathBuf>,
+        logs: Option<Logs>,
+    ) -> anyhow::Result<Self> {
         let registry = Registry::new();
         let metrics = Metrics::new(&registry).context("metrics")?;
         let drain = Drain::new();
@@ -97,11 +118,16 @@ impl App {
             ("admin".to_owned(), admin_socket.local_addr()?),
         ]);
 
-        let models = load_models(&config, &ready, &drain);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        let (reloader, reloads) = Reloader::new(config.clone(), file, shared.metrics.clone(), cores);
+        let (models, shown) = (reloader.models(), reloader.shown());
+        let hold = |it: &ModelConfig| ready.hold(format!("model {}", it.name));
+        let holds = config.models.iter().map(hold).collect();
+        drain.spawn("models", reloader.run(holds, drain.clone()));
         let workers = if config.workers == 0 { cores } else { config.workers };
         let rate = weights.prefill_rate;
-        let decider = Arc::new(Decider::new(Arc::clone(&shared), models, workers, config.budget, rate));
+        let decider =
+            Arc::new(Decider::new(Arc::clone(&shared), models.clone(), workers, config.budget, rate));
         let settings = Settings {
             most_body: config.max_body_bytes,
             destinations: config.destinations,
@@ -129,25 +155,32 @@ impl App {
             registry,
             status: {
                 let (server, ready, shared) = (config.server.clone(), ready.clone(), Arc::clone(&shared));
+                let shown = Arc::clone(&shown);
                 Arc::new(move || {
                     let awaited = ready.awaited();
-                    status::status(&server, &awaited, &shared.world(), rate, Instant::now())
+                    let mut status = status::status(&server, &awaited, &shared.world(), rate, Instant::now());
+                    status["models"] = status::models(&models.borrow());
+                    status["last_reload"] = json!(lock(&shown).last);
+                    status
                 })
             },
             ready,
-            config: serde_json::to_value(&config).context("configuration")?,
+            config: Arc::new(move || serde_json::to_value(&lock(&shown).config).unwrap_or_default()),
             logs,
+            routes: reloads.clone().routes(),
         };
         drain.spawn("admin", admin::serve(admin_socket, admin, drain.clone()));
         tracing::info!(?addresses, replicas = config.replicas.len(), models = config.models.len(), "started");
-        Ok(Self { drain, leaving, addresses })
+        Ok(Self { drain, leaving, reloads, addresses })
     }
 
     /// Runs until a signal asks to stop, then lets requests under way end.
     ///
     /// # Errors
-    /// When the addresses' file can't be written.
+    /// When the addresses' file can't be written, or the system takes no handler of a signal.
     pub async fn run(self, addresses_file: Option<&Path>) -> anyhow::Result<()> {
+        let at_hangup = reload::at_hangup(self.reloads.clone(), self.drain.clone()).context("SIGHUP")?;
+        self.drain.spawn("hangups", at_hangup);
         if let Some(file) = addresses_file {
             addresses::write(file, &self.addresses)
                 .with_context(|| format!("can't write --addresses-file {}", file.display()))?;
@@ -172,6 +205,11 @@ impl App {
         }
         in_time
     }
+}
+
+// Nothing panics while the lock is held, so a poisoned lock still guards good data.
+fn lock(shown: &Mutex<Shown>) -> MutexGuard<'_, Shown> {
+    shown.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
@@ -203,29 +241,6 @@ fn serve(name: &'static str, listener: TcpListener, routes: Routes, drain: &Drai
             tracing::error!(name, %error, "a server failed");
         }
     });
-}
-
-/// Reads tokenizers off the I/O threads; the server is not ready before.
-fn load_models(config: &Config, ready: &Ready, drain: &Drain) -> Arc<OnceLock<Models>> {
-    let models = Arc::new(OnceLock::new());
-    let hold = ready.hold("tokenizers");
-    let (slot, configs) = (Arc::clone(&models), config.models.clone());
-    drain.spawn("tokenizers", async move {
-        let start = Instant::now();
-        match tokio::task::spawn_blocking(move || Models::load(&configs)).await {
-            Ok(Ok(models)) => {
-                tracing::info!(?models, took_s = start.elapsed().as_secs_f64(), "tokenizers are loaded");
-                slot.set(models).ok();
-            }
-            Ok(Err(error)) => {
-                tracing::error!(error = format!("{error:#}"), "no tokenizers: requests go by load");
-                slot.set(Models::default()).ok();
-            }
-            Err(error) => tracing::error!(%error, "the loading of tokenizers died: requests go by load"),
-        }
-        drop(hold);
-    });
-    models
 }
 
 /// Holds readiness until every replica's blocks are known, or it is said why not, or the wait is over.

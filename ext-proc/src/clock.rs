@@ -16,6 +16,14 @@ pub(crate) fn ahead_of_utc(minutes: i32) -> Arc<dyn Fn() -> LocalTime + Send + S
     })
 }
 
+/// That time in UTC, as `2026-01-31T23:59:59Z`.
+pub(crate) fn rfc3339(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let LocalTime { year, month, day, hour, minute, second } =
+        local_time(i64::try_from(since.as_secs()).unwrap_or_default());
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 /// The date and time of day so many seconds after the start of 1970.
 fn local_time(seconds: i64) -> LocalTime {
     let seconds = seconds.max(0);

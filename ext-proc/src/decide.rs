@@ -3,7 +3,7 @@
 
 use std::{
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use kvpick_core::{
     session::Question,
 };
 use kvpick_proto::words::ReplicaName;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use crate::{
     config::BudgetConfig,
@@ -39,7 +39,7 @@ const BYTES_PER_TOKEN: f64 = 4.0;
 #[derive(Debug)]
 pub struct Decider {
     shared: Arc<Shared>,
-    models: Arc<OnceLock<Models>>,
+    models: watch::Receiver<Arc<Models>>,
     workers: Arc<Semaphore>,
     waiting: AtomicUsize,
     budget: BudgetConfig,
@@ -47,11 +47,11 @@ pub struct Decider {
 }
 
 impl Decider {
-    /// A decider with that many workers. Until `models` is set every request goes by load.
+    /// A decider with that many workers. A request has the models that were in force when its work began.
     #[must_use]
     pub fn new(
         shared: Arc<Shared>,
-        models: Arc<OnceLock<Models>>,
+        models: watch::Receiver<Arc<Models>>,
         workers: usize,
         budget: BudgetConfig,
         prefill_rate: f64,
@@ -89,11 +89,11 @@ impl Decider {
         let permit = Arc::clone(&self.workers).acquire_owned().await.map_err(|_| Reason::OVERLOADED)?;
         drop(queued);
         let shared = Arc::clone(&self.shared);
-        let models = Arc::clone(&self.models);
+        let models = Arc::clone(&self.models.borrow());
         let work = tokio::task::spawn_blocking(move || {
             // Held by the work itself: who stops waiting for it does not free its core.
             let _permit = permit;
-            prepare(&*shared, models.get(), api, &body, None)
+            prepare(&*shared, Some(&models), api, &body, None)
         });
         work.await.map_err(|_| Reason::WORKER_DIED)
     }

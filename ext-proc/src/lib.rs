@@ -3,7 +3,8 @@
 //! Reading order: [`config`], [`app`] (what is started, in which order, and stopped), then a request's way:
 //! [`ext_proc`] (one gRPC stream per HTTP request), [`wire`] (Envoy's messages to plain values and back), [`decide`]
 //! (from a body to a decision, off the I/O threads and within a budget), [`prepare`] (from a body to its prompts and their
-//! blocks), [`models`] (tokenizers and templates), [`shared`] (the world behind its lock). Beside it: [`feeds`] (agents), [`probe`] (replicas that are out),
+//! blocks), [`models`] (tokenizers and templates) and [`reload`] (of them, while
+//! requests go on), [`shared`] (the world behind its lock). Beside it: [`feeds`] (agents), [`probe`] (replicas that are out),
 //! [`metrics`], [`status`]; and [`tokenize`], which shows what `prepare` makes of bodies.
 
 pub mod app;
@@ -16,6 +17,7 @@ pub mod metrics;
 pub mod models;
 pub mod prepare;
 pub mod probe;
+pub mod reload;
 pub mod shared;
 pub mod status;
 pub mod tokenize;

@@ -77,15 +77,16 @@ const REFERENCE: &str = include_str!("../kvpick.example.yaml");
 
 fn main() -> ExitCode {
     match Args::parse().command {
-        Command::Run { config, addresses_file } => match load(&config) {
+        Command::Run { config: file, addresses_file } => match Config::load(&file) {
             Ok(config) => command::run(NAME, &config.log.clone(), async |logs| {
-                App::start(config, Some(logs)).await?.run(addresses_file.as_deref()).await
+                let app = App::start_from(config, Some(file), Some(logs)).await?;
+                app.run(addresses_file.as_deref()).await
             }),
             Err(error) => command::answer(NAME, Err(error)),
         },
         Command::CheckConfig { config } => command::answer(NAME, load(&config).map(|_| "ok\n".to_owned())),
         Command::ConfigReference => command::answer::<Infallible>(NAME, Ok(REFERENCE.to_owned())),
-        Command::Tokenize { config, naming } => match load(&config) {
+        Command::Tokenize { config, naming } => match Config::load(&config) {
             Ok(config) => show_tokens(&config, naming),
             Err(error) => command::answer(NAME, Err(error)),
         },
@@ -96,10 +97,7 @@ fn show_tokens(config: &Config, naming: NamingArgs) -> ExitCode {
     if let Err(error) = logs::init(&config.log.filter, config.log.format) {
         return command::answer(NAME, Err(error));
     }
-    let models = match Models::load(&config.models) {
-        Ok(models) => models,
-        Err(error) => return command::answer(NAME, Err(error)),
-    };
+    let models = Models::load(&config.models);
     let (input, output) = (io::stdin().lock(), io::stdout().lock());
     match tokenize::run(config, &models, naming, input, output, io::stderr()) {
         Ok(0) => ExitCode::SUCCESS,

@@ -1,7 +1,8 @@
 //! Counters. Every request ends in exactly one `(tier, reason)`.
 
 use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, core::Collector,
+    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    core::Collector,
 };
 
 /// All metrics of the server.
@@ -29,6 +30,10 @@ pub struct Metrics {
     pub feed_refused: IntCounterVec,
     /// Full copies applied, by `replica`.
     pub feed_copies: IntCounterVec,
+    /// Whether a `model` makes prompts (1) or not (0).
+    pub models_ready: IntGaugeVec,
+    /// Reloads by `result`: `ok`, `failed` (of a model) or `refused` (the configuration).
+    pub reloads: IntCounterVec,
     /// Streams with Envoy that ended with an error of ours or of the protocol.
     pub stream_errors: IntCounter,
 }
@@ -69,6 +74,15 @@ impl Metrics {
                 &["node"],
             )?,
             feed_copies: reg.counters("kvpick_feed_copies_total", "Full copies applied.", &["replica"])?,
+            models_ready: reg.add(IntGaugeVec::new(
+                Opts::new("kvpick_model_ready", "Whether a model's prompts are made here."),
+                &["model"],
+            )?)?,
+            reloads: reg.counters(
+                "kvpick_reloads_total",
+                "Configuration and models read again.",
+                &["result"],
+            )?,
             stream_errors: reg.counter(
                 "kvpick_ext_proc_errors_total",
                 "Streams with Envoy that ended with an error other than its ordinary end.",

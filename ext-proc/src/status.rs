@@ -6,6 +6,11 @@ use kvpick_core::{health::Health, replicas::Replica, world::World};
 use kvpick_proto::words::{Completeness, EngineStatus, Events};
 use serde_json::{Value, json};
 
+use crate::{
+    clock,
+    models::{Model, Models},
+};
+
 /// The whole status.
 #[must_use]
 pub fn status(server: &str, awaited: &[String], world: &World, prefill_rate: f64, now: Instant) -> Value {
@@ -18,6 +23,26 @@ pub fn status(server: &str, awaited: &[String], world: &World, prefill_rate: f64
         "awaited": awaited,
         "replicas": replicas,
         "nodes": nodes,
+    })
+}
+
+/// The models of which prompts are made here.
+#[must_use]
+pub fn models(models: &Models) -> Value {
+    models.listed().iter().map(|it| model(it)).collect()
+}
+
+fn model(it: &Model) -> Value {
+    let loaded = it.loaded.as_ref();
+    json!({
+        "name": it.config.name,
+        "aliases": it.config.aliases,
+        "state": it.state(),
+        "error": it.error,
+        "path": it.config.path,
+        "fingerprint": loaded.map(|it| it.fingerprint.to_string()),
+        "tokenizer": loaded.map(|it| it.tokenizer.to_string()),
+        "loaded_at": loaded.map(|it| clock::rfc3339(it.at)),
     })
 }
 

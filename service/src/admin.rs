@@ -9,6 +9,8 @@
 //! | `GET /config` | JSON: the configuration in force, defaults filled in |
 //! | `PUT /log-level` | the body is the new log filter, such as `info,kvpick_core=debug` |
 //!
+//! A program may have further routes.
+//!
 //! Nobody is asked who they are here: bind it to loopback, or to an address that only operators reach.
 
 use std::fmt;
@@ -37,10 +39,12 @@ pub struct Admin {
     pub ready: Ready,
     /// Behind `/status`; asked once a request, on a runtime thread, so it has to be quick.
     pub status: Arc<dyn Fn() -> Value + Send + Sync>,
-    /// Behind `/config`; must hold no secrets.
-    pub config: Value,
+    /// Behind `/config`, as `status`; must hold no secrets.
+    pub config: Arc<dyn Fn() -> Value + Send + Sync>,
     /// Behind `/log-level`; without it a change is refused.
     pub logs: Option<Logs>,
+    /// The program's own routes beside these.
+    pub routes: Router,
 }
 
 impl fmt::Debug for Admin {
@@ -54,14 +58,16 @@ impl fmt::Debug for Admin {
 /// [`Drain::spawn`].
 pub async fn serve(listener: TcpListener, admin: Admin, drain: Drain) -> std::io::Result<()> {
     let last = drain.clone();
+    let routes = admin.routes.clone();
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/status", get(async |State((admin, _)): State<(Admin, Drain)>| Json((admin.status)())))
-        .route("/config", get(async |State((admin, _)): State<(Admin, Drain)>| Json(admin.config)))
+        .route("/config", get(async |State((admin, _)): State<(Admin, Drain)>| Json((admin.config)())))
         .route("/log-level", put(log_level))
-        .with_state((admin, drain));
+        .with_state((admin, drain))
+        .merge(routes);
     axum::serve(listener, router).with_graceful_shutdown(async move { last.alone().await }).await
 }
 
@@ -125,8 +131,9 @@ mod tests {
                 registry,
                 ready: ready.clone(),
                 status: Arc::new(|| json!({"replicas": 4})),
-                config: json!({"listen": "127.0.0.1:9002"}),
+                config: Arc::new(|| json!({"listen": "127.0.0.1:9002"})),
                 logs: None,
+                routes: Router::new().route("/of-its-own", get(async || "here\n")),
             };
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let base = format!("http://{}", listener.local_addr().unwrap());
@@ -152,6 +159,7 @@ mod tests {
         assert!(text.contains("picks_total 3"), "{text}");
         assert_eq!(running.get("/status").await, (200, json!({"replicas": 4}).to_string()));
         assert_eq!(running.get("/config").await, (200, json!({"listen": "127.0.0.1:9002"}).to_string()));
+        assert_eq!(running.get("/of-its-own").await, (200, "here\n".to_owned()));
         assert_eq!(running.get("/nowhere").await.0, 404);
     }
 

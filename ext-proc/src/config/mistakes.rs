@@ -8,6 +8,14 @@ impl Config {
     /// Every mistake that can be seen without starting, each with its field and its remedy; empty when there is none.
     #[must_use]
     pub fn mistakes(&self) -> Vec<String> {
+        let mut found = self.mistakes_of_its_own();
+        self.missing_files(&mut found);
+        found
+    }
+
+    /// Those that are in the file itself: what it names may be missing.
+    #[must_use]
+    pub fn mistakes_of_its_own(&self) -> Vec<String> {
         let mut found = Vec::new();
         if !self.feed.ip().is_loopback() && !self.insecure_feed {
             found.push(format!(
@@ -76,17 +84,22 @@ impl Config {
                     found.push(format!("models[{i}]: the name {name:?} is given twice; keep one"));
                 }
             }
+            if model.utc_offset_minutes.unsigned_abs() > 24 * 60 {
+                found.push(format!(
+                    "models[{i}].utc_offset_minutes: {} is more than a day; give minutes ahead of UTC",
+                    model.utc_offset_minutes
+                ));
+            }
+        }
+    }
+
+    fn missing_files(&self, found: &mut Vec<String>) {
+        for (i, model) in self.models.iter().enumerate() {
             let file = model.path.join("tokenizer.json");
             if !file.is_file() {
                 found.push(format!(
                     "models[{i}].path: there is no {}; give the folder with the model's tokenizer.json",
                     file.display()
-                ));
-            }
-            if model.utc_offset_minutes.unsigned_abs() > 24 * 60 {
-                found.push(format!(
-                    "models[{i}].utc_offset_minutes: {} is more than a day; give minutes ahead of UTC",
-                    model.utc_offset_minutes
                 ));
             }
             if let Some(file) = model.chat_template.as_ref().filter(|it| !it.is_file()) {
@@ -106,6 +119,7 @@ impl Config {
         };
         range("destinations", self.destinations as u64, 1, 16);
         range("max_body_bytes", self.max_body_bytes as u64, 1_024, 1 << 30);
+        range("reload_check_s", self.reload_check_s, 0, 86_400);
         range("workers", self.workers as u64, 0, 1_024);
         let BudgetConfig { base_ms, max_ms, full_duplex_ms, .. } = self.budget;
         for (field, value) in [("base_ms", base_ms), ("max_ms", max_ms), ("full_duplex_ms", full_duplex_ms)] {

@@ -5,11 +5,17 @@ mod models;
 mod replicas;
 mod weighing;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::Path,
+};
 
 use kvpick_core::replicas::ReplicaSpec;
 use kvpick_proto::words::ReplicaName;
-use kvpick_service::logs::LogConfig;
+use kvpick_service::{
+    config::{self, ConfigError},
+    logs::LogConfig,
+};
 use serde::{Deserialize, Serialize};
 
 pub use models::{ContentFormatConfig, ModelConfig};
@@ -40,6 +46,10 @@ pub struct Config {
     /// load alone.
     #[serde(default)]
     pub models: Vec<ModelConfig>,
+    /// Looks so often, in seconds, whether a file of a model has changed, and reloads then; 0 for never. SIGHUP and
+    /// `POST /reload` of the admin server reload at any time.
+    #[serde(default)]
+    pub reload_check_s: u64,
     /// The replicas.
     pub replicas: Vec<ReplicaConfig>,
     /// Adds the response header `x-kvpick-evidence` with what the pick was based on. For trying out: it tells clients
@@ -96,6 +106,18 @@ const fn default_max_body_bytes() -> usize {
 }
 
 impl Config {
+    /// Reads a file that is to be run with.
+    ///
+    /// # Errors
+    /// A file that can't be read, or one with mistakes. A model's missing files are none here: the model alone is not
+    /// loaded then.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        config::load_checked(file, |it: Self| match it.mistakes_of_its_own() {
+            mistakes if mistakes.is_empty() => Ok(it),
+            mistakes => Err(mistakes),
+        })
+    }
+
     /// The replicas as the core knows them.
     #[must_use]
     pub fn replica_specs(&self) -> Vec<ReplicaSpec> {

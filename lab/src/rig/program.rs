@@ -341,7 +341,14 @@ mod tests {
         let picks = prometheus::IntCounter::new("picks_total", "Picks.").unwrap();
         registry.register(Box::new(picks.clone())).unwrap();
         let status = Arc::new(|| json!({"replicas": []}));
-        let page = admin::Admin { registry, ready, status, config: Value::Null, logs: None };
+        let page = admin::Admin {
+            registry,
+            ready,
+            status,
+            config: Arc::new(|| Value::Null),
+            logs: None,
+            routes: Default::default(),
+        };
         drain.spawn("admin", admin::serve(listener, page, drain.clone()));
 
         let folder = tempfile::tempdir().unwrap();

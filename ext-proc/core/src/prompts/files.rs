@@ -1,6 +1,8 @@
 //! A model's own files.
 
-use super::template::DEFAULT;
+use std::sync::Arc;
+
+use super::{Prompter, Settings, template::DEFAULT};
 use crate::request::json::{self, Json, Object};
 
 /// A model's own files, as bytes: this crate reads no disk.
@@ -42,6 +44,25 @@ impl ModelFiles<'_> {
             Some(Ok(other)) => Err(LoadError::Config(format!("is {}, want an object", other.kind()))),
             Some(Err(error)) => Err(LoadError::Config(error.to_string())),
         }
+    }
+}
+
+impl Prompter {
+    /// As [`Prompter::new`], with the large tokenizer of `other` in place of one of its own. The files that a tokenizer
+    /// is made of must have the same bytes as those of `other`: they are not read again.
+    ///
+    /// # Errors
+    ///
+    /// Files that are broken, but for those of the tokenizer.
+    pub fn sharing(other: &Self, files: ModelFiles<'_>, settings: Settings) -> Result<Self, LoadError> {
+        let config = files.config()?;
+        Self::of_files(Arc::clone(&other.tokenizer), &config, files, settings)
+    }
+
+    /// Whether both have one tokenizer in memory.
+    #[must_use]
+    pub fn shares_tokenizer_with(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.tokenizer, &other.tokenizer)
     }
 }
 

@@ -179,7 +179,16 @@ impl Prompter {
     pub fn new(files: ModelFiles<'_>, settings: Settings) -> Result<Self, LoadError> {
         let config = files.config()?;
         let tokenizer = Arc::new(Tokenizer::new(files.tokenizer_json, &config)?);
-        let (named, special_tokens) = (files::named_templates(&config), files::special_tokens(&config));
+        Self::of_files(tokenizer, &config, files, settings)
+    }
+
+    fn of_files(
+        tokenizer: Arc<Tokenizer>,
+        config: &Object,
+        files: ModelFiles<'_>,
+        settings: Settings,
+    ) -> Result<Self, LoadError> {
+        let (named, special_tokens) = (files::named_templates(config), files::special_tokens(config));
         let harmony = Harmony::of(files.config_json, &tokenizer, &settings)?.map(Arc::new);
         Ok(Self::of_parts(tokenizer, harmony, named.into(), special_tokens, files.chat_template, settings))
     }

@@ -1,0 +1,112 @@
+//! From a model's files to its prompter.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::SystemTime,
+};
+
+use kvpick_core::{
+    prompts::{Prompter, Settings},
+    request::{Api, Request},
+};
+
+use super::{Digest, Loaded, Model, Models, Stamp, files::Files};
+use crate::{clock, config::ModelConfig};
+
+/// Models that are loaded together, by one thread or by several. What is in force already, by content, is not loaded
+/// again, and tokenizers made of the same bytes are one.
+#[derive(Default)]
+pub struct Batch {
+    in_force: BTreeMap<Digest, Loaded>,
+    /// By [`Loaded::tokenizer`].
+    tokenizers: Mutex<BTreeMap<Digest, Cell>>,
+}
+
+/// Any prompter that has a tokenizer. Locked while the first is made: who wants the same tokenizer waits.
+type Cell = Arc<Mutex<Option<Arc<Prompter>>>>;
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Batch").field("in_force", &self.in_force).finish_non_exhaustive()
+    }
+}
+
+impl Batch {
+    /// A batch that takes over what it can from the models in force.
+    #[must_use]
+    pub fn new(in_force: &Models) -> Self {
+        let loaded: Vec<_> = in_force.listed().iter().filter_map(|it| it.loaded.clone()).collect();
+        let cell = |it: &Loaded| (it.tokenizer, Arc::new(Mutex::new(Some(Arc::clone(&it.prompter)))));
+        let tokenizers = Mutex::new(loaded.iter().map(cell).collect());
+        Self { in_force: loaded.into_iter().map(|it| (it.fingerprint, it)).collect(), tokenizers }
+    }
+
+    /// Reads and warms up a model. Takes about a second; keep it off the I/O threads.
+    ///
+    /// What is wrong with a file is in the model's `error`, with the file's name, and in the log.
+    #[must_use]
+    pub fn load(&self, config: ModelConfig) -> Model {
+        // Looked at before they are read: a later change differs from it.
+        let stamp = Stamp::of(&config);
+        match self.loaded(&config) {
+            Ok(loaded) => Model { config, loaded: Some(loaded), error: None, stamp },
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(model = config.name, path = %config.path.display(), error, "can't load the model");
+                Model { config, loaded: None, error: Some(error), stamp }
+            }
+        }
+    }
+
+    fn loaded(&self, config: &ModelConfig) -> anyhow::Result<Loaded> {
+        let read = Files::read(config)?;
+        let fingerprint = read.fingerprint(config);
+        if let Some(same) = self.in_force.get(&fingerprint) {
+            return Ok(same.clone());
+        }
+        let (files, settings) = (read.as_model_files()?, settings(config));
+        let tokenizer = read.tokenizer();
+        let cell = Arc::clone(lock(&self.tokenizers).entry(tokenizer).or_default());
+        let mut cell = lock(&cell);
+        let prompter = Arc::new(match cell.as_ref() {
+            Some(other) => Prompter::sharing(other, files, settings)?,
+            None => Prompter::new(files, settings)?,
+        });
+        cell.get_or_insert_with(|| Arc::clone(&prompter));
+        drop(cell);
+        warm_up(&prompter);
+        Ok(Loaded { prompter, fingerprint, tokenizer, at: SystemTime::now() })
+    }
+}
+
+/// A panic of another holder leaves a tokenizer or none, and is told of where it happened.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn settings(config: &ModelConfig) -> Settings {
+    Settings {
+        trust_request_chat_template: config.trust_request_chat_template,
+        exclude_tools_when_tool_choice_none: config.exclude_tools_when_tool_choice_none,
+        default_chat_template_kwargs: config.default_chat_template_kwargs.clone(),
+        content_format: config.chat_template_content_format.into(),
+        keeps_developer_role: config.keeps_developer_role,
+        max_model_len: config.max_model_len,
+        harmony: config.harmony,
+        start_date: config.start_date.clone(),
+        harmony_system_instructions: config.harmony_system_instructions,
+        clock: Some(clock::ahead_of_utc(config.utc_offset_minutes)),
+    }
+}
+
+/// Lets the tokenizer and the template build what they build at first use, so that no request waits for it.
+fn warm_up(prompter: &Prompter) {
+    let body = br#"{"messages": [{"role": "user", "content": "Warm up, 1 2 3."}], "prompt": "Warm up."}"#;
+    for api in [Api::ChatCompletions, Api::Completions] {
+        // A model without a chat template serves completions all the same.
+        if let Ok(request) = Request::parse(api, body) {
+            prompter.token_ids(&request).ok();
+        }
+    }
+}
