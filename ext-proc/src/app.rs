@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessorServer;
-use kvpick_core::{session::Settings, world::World};
+use kvpick_core::{pins::Pins, session::Settings, world::World};
 use kvpick_proto::pb::feed_server::FeedServer;
 use kvpick_service::{
     addresses,
@@ -106,7 +106,8 @@ impl App {
         let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), &config.server);
         // Agents tell by it whether two addresses lead to one server.
         let unique = format!("{}/{seed:016x}", config.server);
-        let world = World::new(unique, config.replica_specs(), &memory, weights, seed, now);
+        let mut world = World::new(unique, config.replica_specs(), &memory, weights, seed, now);
+        world.pins = Pins::new(config.pins.bounds(), seed);
         let shared = Shared::new(world, metrics);
 
         let picker_socket = bind("listen", config.listen).await?;
@@ -134,7 +135,7 @@ impl App {
             evidence_header: config.evidence_header,
         };
         let most = config.max_body_bytes + MESSAGE_OVERHEAD;
-        let picker = Picker::new(Arc::clone(&shared), decider, settings, drain.clone());
+        let picker = Picker::new(Arc::clone(&shared), decider, settings, config.pins.header(), drain.clone());
         let picker = ExternalProcessorServer::new(picker)
             .max_decoding_message_size(most)
             .max_encoding_message_size(most);

@@ -12,6 +12,7 @@ use std::{
 use kvpick_core::{
     outcome::Reason,
     pick::Ask,
+    pins::Links,
     reply::Decision,
     request::{Api, honours_rank, json},
     session::Question,
@@ -63,10 +64,14 @@ impl Decider {
     /// Decides. Counts the outcome, logs it, and remembers it until the returned value is dropped.
     pub async fn decide(&self, question: Question) -> Underway {
         let start = Instant::now();
-        let Question { path, body, lack, envoy_has_a_clock } = question;
+        let Question { path, session, body, lack, envoy_has_a_clock } = question;
+        let links = Links::of(&path, &body, session);
+        let names_response = links.as_ref().is_some_and(|it| it.needs.is_some());
         // Known whatever becomes of the rest: a replica of another model could not answer.
         let model = json::model_of(&body);
         let prepared = match (lack, Api::of_path(&path)) {
+            // Its prompt begins with what one replica keeps.
+            _ if names_response => Err(Reason::STATEFUL_UNPINNED),
             (None, Some(api)) => {
                 let budget = self.budget_for(body.len(), envoy_has_a_clock);
                 let work = self.prepare(api, body);
@@ -76,7 +81,8 @@ impl Decider {
             (Some(reason), Some(_)) => Err(reason),
         };
         let prepared = prepared.unwrap_or_else(|reason| Prepared::bare(&*self.shared, model, reason));
-        let underway = self.pick(&prepared, honours_rank(&path));
+        let mut underway = self.pick(&prepared, links.as_ref(), honours_rank(&path));
+        underway.links = links;
         self.report(&underway.decision, prepared.model.as_deref(), &path, start.elapsed());
         underway
     }
@@ -98,7 +104,7 @@ impl Decider {
         work.await.map_err(|_| Reason::WORKER_DIED)
     }
 
-    fn pick(&self, prepared: &Prepared, honours_rank: bool) -> Underway {
+    fn pick(&self, prepared: &Prepared, links: Option<&Links>, honours_rank: bool) -> Underway {
         let Prepared { plan, model, prompts, reads_cache, chains } = prepared;
         let ask = Ask {
             model: model.as_deref(),
@@ -107,7 +113,11 @@ impl Decider {
             honours_rank,
         };
         let mut world = self.shared.world();
-        let (pick, ticket) = world.pick(plan, &ask, chains, Instant::now());
+        let now = Instant::now();
+        let (pick, ticket) = match links.and_then(|it| world.pick_pinned(it, plan, now)) {
+            Some((pick, ticket)) => (pick, Some(ticket)),
+            None => world.pick(plan, &ask, chains, now),
+        };
         let names: Vec<ReplicaName> = pick.replicas.iter().map(|it| world.replicas[*it].spec.name).collect();
         drop(world);
         Underway::new(Arc::clone(&self.shared), ticket, Decision::new(&pick, names))

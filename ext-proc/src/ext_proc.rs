@@ -7,6 +7,7 @@ use envoy_types::pb::envoy::service::ext_proc::v3::{
 };
 use kvpick_core::{
     health::Failure,
+    pins::{self, What},
     session::{Action, Question, Served, Session, Settings},
 };
 use kvpick_service::drain::Drain;
@@ -33,14 +34,22 @@ pub struct Picker {
     shared: Arc<Shared>,
     decider: Arc<Decider>,
     settings: Settings,
+    /// The header that names a client's session.
+    session_header: Option<Arc<str>>,
     drain: Drain,
 }
 
 impl Picker {
     /// The service around that decider.
     #[must_use]
-    pub const fn new(shared: Arc<Shared>, decider: Arc<Decider>, settings: Settings, drain: Drain) -> Self {
-        Self { shared, decider, settings, drain }
+    pub const fn new(
+        shared: Arc<Shared>,
+        decider: Arc<Decider>,
+        settings: Settings,
+        session_header: Option<Arc<str>>,
+        drain: Drain,
+    ) -> Self {
+        Self { shared, decider, settings, session_header, drain }
     }
 }
 
@@ -59,6 +68,7 @@ impl ExternalProcessor for Picker {
             answers,
             deciding: None,
             underway: None,
+            answered: None,
             response_begun: false,
         };
         self.drain.spawn("exchange with Envoy", exchange.run(request.into_inner()));
@@ -83,6 +93,8 @@ struct Exchange {
     answers: mpsc::Sender<Result<ProcessingResponse, Status>>,
     deciding: Option<Deciding>,
     underway: Option<Underway>,
+    /// To whom the answer's id is pinned, where it is kept.
+    answered: Option<pins::Pin>,
     response_begun: bool,
 }
 
@@ -116,7 +128,7 @@ impl Exchange {
                 }
                 message = inbound.message() => match message {
                     Ok(Some(message)) => {
-                        let Some(input) = wire::input(message) else { continue };
+                        let Some(input) = wire::input(message, self.picker.session_header.as_deref()) else { continue };
                         self.response_begun |=
                             matches!(input, kvpick_core::session::Input::ResponseHeaders(_));
                         if self.handle(input).await.is_err() {
@@ -139,7 +151,11 @@ impl Exchange {
                 Action::Reply(reply) => {
                     self.answers.send(Ok(wire::response(reply))).await.map_err(|_| Gone)?;
                 }
-                Action::Observe(served) => self.observe(&served),
+                Action::Observe(served) => {
+                    self.learn(&served);
+                    self.observe(&served);
+                }
+                Action::Named(id) => self.learn_id(&id),
             }
         }
         Ok(())
@@ -169,6 +185,19 @@ impl Exchange {
         if !self.session.request_is_out() {
             // If Envoy is still there, an end with OK would make it go on with what was answered, and lose the rest.
             self.answers.send(Err(Status::new(status.code(), status.message()))).await.ok();
+        }
+    }
+
+    /// Learns who keeps the response.
+    fn learn(&mut self, served: &Served) {
+        let Some(Underway { links: Some(links), decision, .. }) = &self.underway else { return };
+        let picked = decision.names.first().copied();
+        self.answered = self.picker.shared.world().on_answered(links, served, picked, Instant::now());
+    }
+
+    fn learn_id(&self, id: &str) {
+        if let Some(pin) = self.answered {
+            self.picker.shared.world().pins.learn(What::Response(id), pin, Instant::now());
         }
     }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use kvpick_core::{
+    pins::Links,
     reply::Decision,
     world::{Ticket, World},
 };
@@ -40,6 +41,8 @@ pub struct Underway {
     ticket: Option<Ticket>,
     /// How it was decided.
     pub decision: Decision,
+    /// What it has to do with responses that replicas keep.
+    pub links: Option<Links>,
 }
 
 impl Underway {
@@ -47,7 +50,7 @@ impl Underway {
     #[must_use]
     pub fn new(shared: Arc<Shared>, ticket: Option<Ticket>, decision: Decision) -> Self {
         shared.metrics.in_flight.inc();
-        Self { shared, ticket, decision }
+        Self { shared, ticket, decision, links: None }
     }
 }
 

@@ -23,6 +23,7 @@ pub fn status(server: &str, awaited: &[String], world: &World, prefill_rate: f64
         "awaited": awaited,
         "replicas": replicas,
         "nodes": nodes,
+        "pins": world.pins.len(),
     })
 }
 

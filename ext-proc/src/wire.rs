@@ -24,15 +24,18 @@ use kvpick_core::{
 /// Key of the filter's attributes in a message.
 const ATTRIBUTES: &str = "envoy.filters.http.ext_proc";
 
-/// What a message says; `None` for one that says nothing that is known here.
+/// What a message says; `None` for one that says nothing that is known here. `session_header` names a client's session.
 #[must_use]
-pub fn input(message: ProcessingRequest) -> Option<Input> {
+pub fn input(message: ProcessingRequest, session_header: Option<&str>) -> Option<Input> {
     let ProcessingRequest { attributes, protocol_config, request, .. } = message;
     Some(match request? {
         Request::RequestHeaders(it) => {
             let (request_body, response_body) = modes(protocol_config);
             Input::RequestHeaders {
                 path: header(it.headers.as_ref(), ":path").unwrap_or_default(),
+                session: session_header
+                    .and_then(|name| header(it.headers.as_ref(), name))
+                    .filter(|it| !it.is_empty()),
                 request_body,
                 response_body,
                 end: it.end_of_stream,
@@ -223,6 +226,6 @@ mod tests {
 
     #[test]
     fn an_empty_message_is_no_input() {
-        assert_eq!(input(ProcessingRequest::default()), None);
+        assert_eq!(input(ProcessingRequest::default(), None), None);
     }
 }

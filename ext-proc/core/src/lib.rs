@@ -3,7 +3,8 @@
 //! Reading order, which is a request's: [`session`] (one exchange with Envoy), [`request`] (a body's meaning),
 //! [`prompts`] (its token ids), [`pick`] (block names, who holds them, who is least busy), [`score`], [`reply`]
 //! (what Envoy is told), [`outcome`] (how it ended). What a pick stands on: [`world`], [`replicas`], [`index`] (the
-//! engines' own word), [`hit`] (what of it an engine would use), [`recent`] (what was sent where), [`busy`], [`health`]; [`feed`] brings it in.
+//! engines' own word), [`hit`] (what of it an engine would use), [`recent`] (what was sent where),
+//! [`pins`] (who keeps which response), [`busy`], [`health`]; [`feed`] brings it in.
 #![forbid(unsafe_code)]
 
 pub mod busy;
@@ -13,6 +14,7 @@ pub mod hit;
 pub mod index;
 pub mod outcome;
 pub mod pick;
+pub mod pins;
 pub mod prompts;
 pub mod recent;
 pub mod replicas;

@@ -5,6 +5,8 @@ use crate::prompts::PromptError;
 /// What a pick was based on, best first.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Tier {
+    /// Only this replica can answer: it keeps the response that the request names.
+    Pinned,
     /// What the engines say they hold.
     Precise,
     /// What this server sent where.
@@ -20,6 +22,7 @@ impl Tier {
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
+            Self::Pinned => "pinned",
             Self::Precise => "precise",
             Self::Approximate => "approximate",
             Self::Load => "load",
@@ -57,8 +60,8 @@ impl Reason {
     pub const BODY_TOO_LARGE: Self = Self("body_too_large");
     /// No replica serves the model; one of them will say so to the client.
     pub const UNKNOWN_MODEL: Self = Self("unknown_model");
-    /// The request goes on from an earlier answer (`previous_response_id`), which one replica keeps, and which one is
-    /// not known here.
+    /// The request names an earlier response (`previous_response_id`, or in its path), which one replica keeps, and which
+    /// one is not known here, or it is out or has restarted.
     pub const STATEFUL_UNPINNED: Self = Self("stateful_unpinned");
     /// Some replica serves the model, but there is no tokenizer for it here.
     pub const NO_TOKENIZER: Self = Self("no_tokenizer");

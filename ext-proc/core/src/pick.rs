@@ -68,6 +68,22 @@ pub struct Pick {
     pub block_size: u32,
 }
 
+impl Pick {
+    /// That replica and no other.
+    #[must_use]
+    pub fn pinned(id: ReplicaId) -> Self {
+        Self {
+            tier: Tier::Pinned,
+            reason: Reason::OK,
+            replicas: vec![id],
+            rank: None,
+            prompt_tokens: 0,
+            predicted_tokens: 0,
+            block_size: 0,
+        }
+    }
+}
+
 /// The replicas that may serve a model, those that are out left aside as long as one is in; and whether the model is
 /// known at all: if not, any replica may, to tell the client so.
 #[must_use]

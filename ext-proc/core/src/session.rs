@@ -12,6 +12,7 @@
 use crate::{
     outcome::Reason,
     reply::{CHUNK, Decision, Destination, Reply, Way},
+    request::{Api, json},
 };
 
 /// Envoy's `BodySendMode`.
@@ -33,6 +34,8 @@ pub enum Input {
     RequestHeaders {
         /// With its query string.
         path: String,
+        /// The client's session, where a header names it.
+        session: Option<String>,
         /// How bodies are sent in this exchange.
         request_body: BodyMode,
         /// The same for the answer.
@@ -77,6 +80,14 @@ pub struct Served {
     pub status: u32,
 }
 
+impl Served {
+    /// Whether it is an answer and no refusal or failure.
+    #[must_use]
+    pub const fn is_success(&self) -> bool {
+        200 <= self.status && self.status < 300
+    }
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
@@ -86,6 +97,8 @@ pub enum Action {
     Reply(Reply),
     /// The upstream has answered, for whoever watches replicas.
     Observe(Served),
+    /// The answer is a response of that id, for whoever remembers who keeps it.
+    Named(String),
 }
 
 /// A request to be decided.
@@ -93,6 +106,8 @@ pub enum Action {
 pub struct Question {
     /// Without its query string.
     pub path: String,
+    /// The client's session, where a header names it.
+    pub session: Option<String>,
     /// The body, or as much of it as is at hand.
     pub body: Vec<u8>,
     /// Why that is not the whole body, where it is not.
@@ -104,11 +119,16 @@ pub struct Question {
 /// Of a body that is too large to look at, as much is looked at for the model's name.
 const BEGINNING: usize = 1 << 20;
 
+/// Of a response's body, as much is looked at for its id, which stands first in it.
+const MOST_SOUGHT: usize = 2 << 10;
+
 /// One exchange.
 #[derive(Debug)]
 pub struct Session {
     state: State,
     path: String,
+    /// The client's session; taken by the question.
+    session: Option<String>,
     request_mode: BodyMode,
     response_mode: BodyMode,
     settings: Settings,
@@ -117,6 +137,8 @@ pub struct Session {
     kept: Vec<u8>,
     /// Whether trailers ended it.
     trailers: bool,
+    /// The beginning of a response's body, while its id is sought there.
+    sought: Option<Vec<u8>>,
 }
 
 /// What of a session is configured.
@@ -162,12 +184,14 @@ impl Session {
         Self {
             state: State::Start,
             path: String::new(),
+            session: None,
             request_mode: BodyMode::None,
             response_mode: BodyMode::None,
             settings,
             evidence: None,
             kept: Vec::new(),
             trailers: false,
+            sought: None,
         }
     }
 
@@ -175,7 +199,8 @@ impl Session {
     #[must_use]
     pub fn on(&mut self, input: Input) -> Vec<Action> {
         match input {
-            Input::RequestHeaders { path, request_body, response_body, end } => {
+            Input::RequestHeaders { path, session, request_body, response_body, end } => {
+                self.session = session;
                 self.request_mode = request_body;
                 self.response_mode = response_body;
                 self.path = path.split('?').next().unwrap_or_default().to_owned();
@@ -186,14 +211,20 @@ impl Session {
             Input::Decided(decision) => self.on_decided(&decision),
             Input::ResponseHeaders(served) => {
                 let evidence = self.evidence.clone();
+                self.sought = (self.path == Api::Responses.path() && served.is_success()).then(Vec::new);
                 vec![Action::Observe(served), Action::Reply(Reply::ResponseHeaders(evidence))]
             }
-            Input::ResponseBody { bytes, end } => match self.response_mode {
-                BodyMode::FullDuplexStreamed => {
-                    pieces(bytes, end, |bytes, end| Reply::ResponseBodyPiece { bytes, end })
-                }
-                _ => vec![Action::Reply(Reply::ResponseBody)],
-            },
+            Input::ResponseBody { bytes, end } => {
+                // Before the bytes go on: a client that has the id may use it at once.
+                let mut actions: Vec<_> = self.seek_id(&bytes).map(Action::Named).into_iter().collect();
+                actions.extend(match self.response_mode {
+                    BodyMode::FullDuplexStreamed => {
+                        pieces(bytes, end, |bytes, end| Reply::ResponseBodyPiece { bytes, end })
+                    }
+                    _ => vec![Action::Reply(Reply::ResponseBody)],
+                });
+                actions
+            }
             Input::ResponseTrailers => vec![Action::Reply(Reply::ResponseTrailers)],
         }
     }
@@ -208,6 +239,17 @@ impl Session {
     #[must_use]
     pub const fn carries_response_body(&self) -> bool {
         !matches!(self.response_mode, BodyMode::None)
+    }
+
+    /// The response's id, once it is there. Nothing is held back for it.
+    fn seek_id(&mut self, bytes: &[u8]) -> Option<String> {
+        let sought = self.sought.as_mut()?;
+        sought.extend_from_slice(&bytes[..bytes.len().min(MOST_SOUGHT - sought.len())]);
+        let id = json::first_text(sought, "id");
+        if id.is_some() || MOST_SOUGHT <= sought.len() {
+            self.sought = None;
+        }
+        id
     }
 
     fn on_headers(&mut self, end: bool) -> Vec<Action> {
@@ -327,18 +369,20 @@ impl Session {
         }
     }
 
-    fn question(&self, body: Vec<u8>, lack: Option<Reason>) -> Action {
+    fn question(&mut self, body: Vec<u8>, lack: Option<Reason>) -> Action {
         let envoy_has_a_clock = self.request_mode != BodyMode::FullDuplexStreamed;
-        Action::Decide(Question { path: self.path.clone(), body, lack, envoy_has_a_clock })
+        let (path, session) = (self.path.clone(), self.session.take());
+        Action::Decide(Question { path, session, body, lack, envoy_has_a_clock })
     }
 
     /// The body is wanted twice: to think about, and to send back.
-    fn question_about_kept(&self) -> Action {
+    fn question_about_kept(&mut self) -> Action {
         if self.settings.most_body < self.kept.len() {
-            let beginning = &self.kept[..self.kept.len().min(BEGINNING)];
-            self.question(beginning.to_vec(), Some(Reason::BODY_TOO_LARGE))
+            let beginning = self.kept[..self.kept.len().min(BEGINNING)].to_vec();
+            self.question(beginning, Some(Reason::BODY_TOO_LARGE))
         } else {
-            self.question(self.kept.clone(), None)
+            let body = self.kept.clone();
+            self.question(body, None)
         }
     }
 }

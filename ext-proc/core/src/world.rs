@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kvpick_proto::words::{AgentMessage, InFlight, ServerMessage};
+use kvpick_proto::words::{AgentMessage, InFlight, ReplicaName, ServerMessage};
 
 use crate::{
     feed::{Close, Feed, Note, StreamId},
@@ -10,8 +10,10 @@ use crate::{
     index::GPU_ONLY,
     outcome::Reason,
     pick::{self, Ask, Chains, Naming, Pick},
+    pins::{Bounds, Links, Pin, Pins, What},
     replicas::{Memory, Replica, ReplicaId, ReplicaSpec, Replicas},
     score::Weights,
+    session::Served,
 };
 
 /// All that a server knows.
@@ -21,6 +23,8 @@ pub struct World {
     pub replicas: Replicas,
     /// The agents' connections.
     pub feed: Feed,
+    /// Who keeps which response.
+    pub pins: Pins,
     weights: Weights,
     picks: u64,
     seed: u64,
@@ -58,6 +62,7 @@ impl World {
         Self {
             replicas: Replicas::new(replicas, memory),
             feed: Feed::new(server, now),
+            pins: Pins::new(Bounds::default(), seed),
             weights,
             picks: 0,
             seed,
@@ -109,6 +114,60 @@ impl World {
         let missing: Vec<_> = keys.into_iter().filter(|it| on_gpu.of(holdings.places(*it)) <= 0.0).collect();
         replica.expected.record(missing, now);
         (pick, Some(Ticket { replica: id }))
+    }
+
+    /// In place of [`Self::pick`], for a request that names a response: the replica that keeps it, and no other, as none
+    /// could answer. `None` where that replica is not known, not a candidate, out, or restarted since.
+    pub fn pick_pinned(&mut self, links: &Links, plan: &Plan, now: Instant) -> Option<(Pick, Ticket)> {
+        let needed = links.needs.as_deref()?;
+        let of_session = |pins: &mut Pins| pins.find(What::Session(links.session.as_deref()?), now);
+        let pin = self.pins.find(What::Response(needed), now).or_else(|| of_session(&mut self.pins))?;
+        let id = self.replicas.find(&pin.replica)?;
+        let is_same = match (pin.incarnation, self.incarnation(id)) {
+            (Some(then), Some(present)) => then == present,
+            _ => true,
+        };
+        let replica = &mut self.replicas[id];
+        if !is_same || !replica.health.is_in() || !plan.candidates.contains(&id) {
+            return None;
+        }
+        replica.busy.on_start(0, self.weights.prefill_rate, now);
+        Some((Pick::pinned(id), Ticket { replica: id }))
+    }
+
+    /// A request with links was answered by that address: what its response is pinned to, where it is kept. Its session
+    /// and an id that the client chose are pinned at once. `picked` tells which rank it was, where several share the
+    /// address.
+    pub fn on_answered(
+        &mut self,
+        links: &Links,
+        served: &Served,
+        picked: Option<ReplicaName>,
+        now: Instant,
+    ) -> Option<Pin> {
+        if !links.is_kept || !served.is_success() {
+            return None;
+        }
+        // Whoever was picked may not be who answered: without Envoy's word nothing is learnt.
+        let address = served.address.parse().ok()?;
+        let at = self.replicas.at(address);
+        let is_picked = |id: &&ReplicaId| Some(self.replicas[**id].spec.name) == picked;
+        let id = *at.iter().find(is_picked).or_else(|| at.first())?;
+        let pin = Pin { replica: self.replicas[id].spec.name, incarnation: self.incarnation(id) };
+        if let Some(session) = &links.session {
+            self.pins.learn(What::Session(session), pin, now);
+        }
+        if let Some(chosen) = &links.chosen_id {
+            self.pins.learn(What::Response(chosen), pin, now);
+        }
+        Some(pin)
+    }
+
+    fn incarnation(&self, id: ReplicaId) -> Option<u64> {
+        let described = self.replicas[id].description.as_ref()?;
+        // An agent that does not know it says nothing.
+        let known = Some(described.incarnation.as_str()).filter(|it| !it.is_empty());
+        known.map(|it| self.pins.digest(it))
     }
 
     /// A request has ended, however.

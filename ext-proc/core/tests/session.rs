@@ -31,7 +31,8 @@ fn destination() -> Option<Way> {
 
 fn headers(request_body: BodyMode, end: bool) -> Input {
     let response_body = BodyMode::None;
-    Input::RequestHeaders { path: "/v1/completions?x=1".to_owned(), request_body, response_body, end }
+    let path = "/v1/completions?x=1".to_owned();
+    Input::RequestHeaders { path, session: None, request_body, response_body, end }
 }
 
 fn body(bytes: &[u8], end: bool) -> Input {
@@ -56,6 +57,7 @@ fn buffered() {
     let actions = session.on(body(b"{}", true));
     let want = Question {
         path: "/v1/completions".to_owned(),
+        session: None,
         body: b"{}".to_vec(),
         lack: None,
         envoy_has_a_clock: true,
@@ -183,7 +185,7 @@ fn a_full_duplex_answer_is_echoed_at_once() {
     let mut session = Session::new(SETTINGS);
     let path = "/".to_owned();
     let (request_body, response_body) = (BodyMode::FullDuplexStreamed, BodyMode::FullDuplexStreamed);
-    let _ = session.on(Input::RequestHeaders { path, request_body, response_body, end: true });
+    let _ = session.on(Input::RequestHeaders { path, session: None, request_body, response_body, end: true });
     let _ = session.on(decided());
     for (bytes, end) in [(b"data: 1".to_vec(), false), (Vec::new(), true)] {
         let got = replies(session.on(Input::ResponseBody { bytes: bytes.clone(), end }));
@@ -244,4 +246,60 @@ fn an_answer_that_comes_early_is_answered_too() {
     assert_eq!(session.on(decided()), [], "nobody asked");
     assert_eq!(session.on(body(b"{}", true)).len(), 1);
     assert_eq!(replies(session.on(decided())).len(), 1);
+}
+
+/// What is learnt of a response's id from its body, which comes in pieces of that size.
+fn named(path: &str, status: u32, mode: BodyMode, text: &str, size: usize) -> Vec<String> {
+    let mut session = Session::new(SETTINGS);
+    let (path, request_body) = (path.to_owned(), BodyMode::Buffered);
+    let begun = Input::RequestHeaders { path, session: None, request_body, response_body: mode, end: false };
+    let _ = session.on(begun);
+    let _ = session.on(body(b"{}", true));
+    let _ = session.on(decided());
+    let _ = session.on(Input::ResponseHeaders(Served { status, ..Served::default() }));
+    let mut found = Vec::new();
+    for piece in text.as_bytes().chunks(size) {
+        let actions = session.on(Input::ResponseBody { bytes: piece.to_vec(), end: false });
+        let [first @ .., Action::Reply(_)] = &actions[..] else {
+            panic!("a piece is held back: {actions:?}")
+        };
+        found.extend(first.iter().map(|it| if let Action::Named(id) = it { id.clone() } else { panic!() }));
+    }
+    found
+}
+
+#[test]
+fn a_responses_id_is_read_from_its_body_in_every_mode_and_cut() {
+    let whole = r#"{"id":"resp_1","created_at":1,"output":[{"id":"msg_1"}]}"#;
+    let event = "event: response.created\ndata: {\"response\":{\"id\":\"resp_1\",\"output\":[{\"id\":\"msg_1\"}]}}\n\n";
+    for text in [whole, event] {
+        for mode in [BodyMode::Streamed, BodyMode::Buffered, BodyMode::FullDuplexStreamed] {
+            for size in [1, 7, 1_000] {
+                assert_eq!(named("/v1/responses?x", 200, mode, text, size), ["resp_1"], "{mode:?} {size}");
+            }
+        }
+    }
+    let mode = BodyMode::Streamed;
+    assert!(named("/v1/completions", 200, mode, whole, 10).is_empty());
+    assert!(named("/v1/responses", 404, mode, whole, 10).is_empty());
+    let late = format!("{}{whole}", " ".repeat(4_000));
+    assert!(named("/v1/responses", 200, mode, &late, 100).is_empty(), "only so much is looked at");
+}
+
+#[test]
+fn a_clients_session_reaches_the_question() {
+    for request_body in [BodyMode::Buffered, BodyMode::FullDuplexStreamed] {
+        let mut session = Session::new(SETTINGS);
+        let (path, response_body) = ("/v1/responses".to_owned(), BodyMode::None);
+        let who = Some("s".to_owned());
+        let _ = session.on(Input::RequestHeaders {
+            path,
+            session: who.clone(),
+            request_body,
+            response_body,
+            end: false,
+        });
+        let actions = session.on(body(b"{}", true));
+        assert_eq!(question(&actions).session, who);
+    }
 }

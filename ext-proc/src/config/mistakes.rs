@@ -27,6 +27,12 @@ impl Config {
         self.replica_mistakes(&mut found);
         self.model_mistakes(&mut found);
         self.range_mistakes(&mut found);
+        if !self.pins.is_header_plain() {
+            found.push(
+                "pins.session_header: is no name of a header; use small letters, digits and hyphens, or null for none"
+                    .to_owned(),
+            );
+        }
         let sockets = [("listen", self.listen), ("feed", self.feed), ("admin", self.admin)];
         for (i, (field, address)) in sockets.iter().enumerate() {
             let taken = sockets[..i].iter().find(|(_, it)| it == address && address.port() != 0);
@@ -127,6 +133,8 @@ impl Config {
         }
         range("memory.routed_expiry_s", self.memory.routed_expiry_s, 1, 86_400);
         range("memory.expected_expiry_s", self.memory.expected_expiry_s, 1, 86_400);
+        range("pins.max", self.pins.max as u64, 1, 1 << 26);
+        range("pins.expiry_s", self.pins.expiry_s, 1, 7 * 86_400);
         range("memory.blocks_per_replica", self.memory.blocks_per_replica as u64, 1, 1 << 26);
     }
 }

@@ -2,6 +2,7 @@
 
 mod mistakes;
 mod models;
+mod pins;
 mod replicas;
 mod weighing;
 
@@ -19,6 +20,7 @@ use kvpick_service::{
 use serde::{Deserialize, Serialize};
 
 pub use models::{ContentFormatConfig, ModelConfig};
+pub use pins::PinsConfig;
 pub use replicas::ReplicaConfig;
 pub use weighing::{BudgetConfig, MemoryConfig, ScoreConfig};
 
@@ -76,6 +78,9 @@ pub struct Config {
     /// How long it is remembered what was sent where.
     #[serde(default)]
     pub memory: MemoryConfig,
+    /// How it is remembered which replica keeps which response of `/v1/responses`.
+    #[serde(default)]
+    pub pins: PinsConfig,
     /// Logs.
     #[serde(default)]
     pub log: LogConfig,

@@ -7,7 +7,7 @@
 mod model;
 mod read;
 
-pub use model::model_of;
+pub use model::{first_text, for_each_member, model_of};
 
 /// One JSON value.
 #[derive(Clone, Debug, PartialEq)]

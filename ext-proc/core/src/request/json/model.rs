@@ -31,6 +31,46 @@ pub fn model_of(bytes: &[u8]) -> Option<String> {
     }
 }
 
+/// Calls `each` with every member at the top of a JSON object: the name as it stands there, quotes included, and the
+/// bytes of the value. `bytes` may end anywhere; a member that is cut is not one.
+pub fn for_each_member<'a>(bytes: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) {
+    let mut at = skip_space(bytes, 0);
+    if bytes.get(at) != Some(&b'{') {
+        return;
+    }
+    loop {
+        at = skip_space(bytes, at + 1);
+        let Some(name_end) = string_end(bytes, at) else { return };
+        let name = &bytes[at..name_end];
+        at = skip_space(bytes, name_end);
+        if bytes.get(at) != Some(&b':') {
+            return;
+        }
+        at = skip_space(bytes, at + 1);
+        let Some(end) = value_end(bytes, at) else { return };
+        each(name, bytes[at..end].trim_ascii_end());
+        at = end;
+        if bytes.get(at) != Some(&b',') {
+            return;
+        }
+    }
+}
+
+/// The first text of that name anywhere in JSON, or in what has JSON in it; `None` where none is whole yet. For beginnings
+/// of answers, where what stands first is what is meant.
+#[must_use]
+pub fn first_text(bytes: &[u8], name: &str) -> Option<String> {
+    let name = format!("\"{name}\"");
+    let found = bytes.windows(name.len()).position(|it| it == name.as_bytes())?;
+    let colon = skip_space(bytes, found + name.len());
+    if bytes.get(colon) != Some(&b':') {
+        return None;
+    }
+    let at = skip_space(bytes, colon + 1);
+    let end = string_end(bytes, at)?;
+    serde_json::from_slice(&bytes[at..end]).ok()
+}
+
 fn skip_space(bytes: &[u8], mut at: usize) -> usize {
     while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
         at += 1;
@@ -113,6 +153,43 @@ mod tests {
             r#"{"a":"b""#,
         ] {
             assert_eq!(model_of(body.as_bytes()), None, "{body}");
+        }
+    }
+
+    #[test]
+    fn members_are_those_of_the_top() {
+        let body = br#" {"a" : [1, {"b": 2}] , "c":"x,y" ,"d":null, "e": {"f": "}"}, "g": tr"#;
+        let mut found = Vec::new();
+        for_each_member(body, |name, value| found.push((str::from_utf8(name), str::from_utf8(value))));
+        let found: Vec<_> = found.into_iter().map(|(name, value)| (name.unwrap(), value.unwrap())).collect();
+        let want = [
+            (r#""a""#, r#"[1, {"b": 2}]"#),
+            (r#""c""#, r#""x,y""#),
+            (r#""d""#, "null"),
+            (r#""e""#, r#"{"f": "}"}"#),
+        ];
+        assert_eq!(found, want);
+        for end in 0..=body.len() {
+            for_each_member(&body[..end], |_, _| ());
+        }
+        for body in ["", "[]", "{", "{}", "{,}", "{\"a\"}", "{\"a\":}"] {
+            for_each_member(body.as_bytes(), |_, _| panic!("{body}"));
+        }
+    }
+
+    #[test]
+    fn the_first_text_of_a_name_is_found_when_it_is_whole() {
+        let whole = r#"{"id":"resp_1","x":{"id":"no"}}"#;
+        let event = "event: response.created\ndata: {\"response\": {\"id\" : \"resp_1\", \"object\": 1}}\n\n";
+        for text in [whole, event] {
+            assert_eq!(first_text(text.as_bytes(), "id").as_deref(), Some("resp_1"));
+            for end in 0..text.len() {
+                let found = first_text(&text.as_bytes()[..end], "id");
+                assert!(found.is_none() || found.as_deref() == Some("resp_1"), "{end}: {found:?}");
+            }
+        }
+        for text in ["", "id", r#"{"id":5}"#, r#""id""#, r#"{"a":"\"id\": \"x\""}"#] {
+            assert_eq!(first_text(text.as_bytes(), "id"), None, "{text}");
         }
     }
 
