@@ -199,6 +199,7 @@ impl<'a> Recording<'a> {
             picker: server.address("ext_proc")?,
             engines: vec![address],
             patient: true,
+            response_body_mode: None,
         };
         let envoy = Envoy::start("envoy", folder, mode, &addresses).await?;
         Ok(Self { capture, publisher, server, agent, envoy, http: kvpick_lab::rig::http()? })

@@ -58,6 +58,8 @@ pub struct Addresses {
     /// Waits long for kvpick. For tests of what it says on a machine that may be busy with other things; how long it
     /// takes is not what they test.
     pub patient: bool,
+    /// Shows kvpick the bodies of answers in this mode; `None` leaves it as the config has it.
+    pub response_body_mode: Option<&'static str>,
 }
 
 /// In place of the config's own time for an answer of kvpick's, and for its health.
@@ -168,11 +170,15 @@ fn with_addresses(mut config: Value, addresses: &Addresses, access_log: &Path) -
     let manager = format!("{listener}/filter_chains/0/filters/0/typed_config");
     set(&mut config, &format!("{manager}/access_log/0/typed_config/path"), json!(log))?;
 
-    if addresses.patient {
-        let filters = config.pointer_mut(&format!("{manager}/http_filters")).and_then(Value::as_array_mut);
-        let picker = filters.into_iter().flatten().find(|it| it["name"] == "picker");
-        if let Some(timeout) = picker.and_then(|it| it.pointer_mut("/typed_config/message_timeout")) {
+    let filters = config.pointer_mut(&format!("{manager}/http_filters")).and_then(Value::as_array_mut);
+    if let Some(picker) = filters.into_iter().flatten().find(|it| it["name"] == "picker") {
+        if addresses.patient
+            && let Some(timeout) = picker.pointer_mut("/typed_config/message_timeout")
+        {
             *timeout = json!(PATIENCE);
+        }
+        if let Some(mode) = addresses.response_body_mode {
+            set(picker, "/typed_config/processing_mode/response_body_mode", json!(mode))?;
         }
     }
     let clusters = config.pointer_mut("/static_resources/clusters").and_then(Value::as_array_mut);

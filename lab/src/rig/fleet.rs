@@ -60,6 +60,8 @@ pub struct Plan {
     pub envoy: Option<Mode>,
     /// See [`Addresses::patient`].
     pub patient: bool,
+    /// See [`Addresses::response_body_mode`].
+    pub response_body_mode: Option<&'static str>,
     /// Whether responses say what kvpick expected.
     pub evidence_header: bool,
     /// More fields for kvpick's configuration.
@@ -86,6 +88,7 @@ impl Plan {
             engines: (0..engines).map(engine).collect(),
             envoy: Some(Mode::Buffered),
             patient: true,
+            response_body_mode: None,
             evidence_header: true,
             server: Map::new(),
             agent: Map::new(),
@@ -215,6 +218,7 @@ impl Fleet {
             picker: ext_proc,
             engines: engine_addresses.clone(),
             patient: plan.patient,
+            response_body_mode: plan.response_body_mode,
         };
         let folder = folder.to_owned();
         Ok(Self { envoy: None, server, agents, engines, envoy_addresses, engine_addresses, folder, sockets })

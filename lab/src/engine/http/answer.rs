@@ -156,7 +156,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    async fn begin(app: &App, prepared: &Prepared, headers: &HeaderMap) -> Result<Self, ApiError> {
+    pub(super) async fn begin(app: &App, prepared: &Prepared, headers: &HeaderMap) -> Result<Self, ApiError> {
         let requests = prepared.engine_requests(headers);
         let choices = requests.len();
         let life = app.lives.present();

@@ -29,6 +29,12 @@ impl ApiError {
         Self { param: Some("model"), ..Self::new(StatusCode::NOT_FOUND, "NotFoundError", &message) }
     }
 
+    pub(super) fn unknown_response(id: &str) -> Self {
+        let message = format!("Response with id '{id}' not found.");
+        let kind = "invalid_request_error";
+        Self { param: Some("response_id"), ..Self::new(StatusCode::NOT_FOUND, kind, &message) }
+    }
+
     pub(super) fn internal() -> Self {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,

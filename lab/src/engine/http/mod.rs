@@ -7,6 +7,7 @@ mod faulty;
 mod listener;
 mod models;
 mod render;
+mod responses;
 mod shapes;
 mod stream;
 
@@ -46,6 +47,8 @@ pub(super) struct App {
     pub(super) generator: Arc<Generator>,
     pub(super) lives: Arc<Lives>,
     faulty: Arc<Faulty>,
+    /// Answers that later requests go on from.
+    kept: Arc<responses::Kept>,
     /// Numbers the answers.
     answers: Arc<AtomicU64>,
 }
@@ -80,6 +83,7 @@ impl App {
             generator: Arc::new(generator),
             lives,
             faulty: Arc::default(),
+            kept: Arc::default(),
             answers: Arc::default(),
         }
     }
@@ -117,6 +121,9 @@ fn routes(app: &App) -> Router<App> {
     let mut router = Router::new()
         .route("/v1/chat/completions", post(answer::chat_completions))
         .route("/v1/completions", post(answer::completions))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/{id}", get(responses::retrieve))
+        .route("/v1/responses/{id}/cancel", post(responses::cancel))
         .route("/v1/models", get(models::models))
         .route("/tokenize", post(models::tokenize))
         .route("/detokenize", post(models::detokenize))

@@ -32,8 +32,14 @@ async fn engine() -> SocketAddr {
 /// Envoy before `engines`, with a picker that is not there.
 async fn envoy(scratch: &Scratch, mode: Mode, engines: Vec<SocketAddr>) -> Envoy {
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-    let addresses =
-        Addresses { listener: any, admin: any, picker: ports::free().unwrap(), engines, patient: false };
+    let addresses = Addresses {
+        listener: any,
+        admin: any,
+        picker: ports::free().unwrap(),
+        engines,
+        patient: false,
+        response_body_mode: None,
+    };
     Envoy::start("envoy", scratch.path(), mode, &addresses).await.unwrap()
 }
 
