@@ -54,6 +54,7 @@ enum ExtraKeys {
     /// Before vLLM 0.19.
     Bare,
     /// From vLLM 0.19 on.
+    #[value(alias = "bare_with_offset")]
     BareWithOffset,
     /// From vLLM 0.31 on.
     Tagged,
