@@ -3,7 +3,7 @@
 mod prompts_letters;
 
 use kvpick_core::{
-    prompts::{Prompter, Settings},
+    prompts::{ContentFormat, Prompter, Settings},
     request::{Api, Request},
 };
 use prompts_letters::{letters, letters_and};
@@ -185,9 +185,10 @@ fn an_unfinished_item_is_gone_on_from() {
     let finished = "<user>q</user><assistant>so far</assistant><assistant>";
     shown(template, Api::Responses, &body(&item("in_progress")), &["<user>q</user><assistant>so far"]);
     shown(template, Api::Responses, &body(&item("completed")), &[finished]);
-    // A content of one string comes in a type that has no status.
-    let string = r#"{"role":"assistant","content":"so far","status":"in_progress"}"#;
-    shown(template, Api::Responses, &body(string), &[finished]);
+    let string = r#"{"role":"assistant","content":"so far","status":"incomplete"}"#;
+    shown(template, Api::Responses, &body(string), &["<user>q</user><assistant>so far"]);
+    let user = r#"{"role":"user","content":"so far","status":"in_progress"}"#;
+    shown(template, Api::Responses, &body(user), &["<user>q</user><user>so far"]);
 }
 
 #[test]
@@ -233,6 +234,88 @@ fn what_only_an_engine_can_know_has_no_prompt() {
     let no_id =
         r#"{"messages":[{"role":"assistant","content":[{"type":"tool_use","name":"f","input":{}}]}]}"#;
     assert_eq!(label(Api::Messages, no_id), "bad_field");
+    // The id that is made up does not matter where it isn't shown.
+    let names = "{% for m in messages %}{{ m.tool_calls[0].function.name }}{% endfor %}";
+    shown(names, Api::Messages, no_id, &["f"]);
+}
+
+#[test]
+fn fields_of_other_types_mean_the_same() {
+    let tool = |strict: &str| {
+        let function = format!(r#"{{"name":"f","strict":{strict}}}"#);
+        format!(
+            r#"{{"messages":[{{"role":"user","content":"q"}}],"add_generation_prompt":"no",
+                 "tools":[{{"type":"function","function":{function}}}]}}"#
+        )
+    };
+    for (given, strict) in [("1", "true"), ("\"off\"", "false"), ("0.0", "false")] {
+        let function =
+            format!(r#"{{"name": "f", "description": null, "parameters": null, "strict": {strict}}}"#);
+        let tools = format!(r#"tools=[{{"type": "function", "function": {function}}}] effort=- "#);
+        let user = r#"{"role": "user", "content": "q"}"#;
+        shown(DUMP, Api::ChatCompletions, &tool(given), &[user, &tools]);
+    }
+    let cut = r#"{"prompt":"abcdef","truncate_prompt_tokens":"3.0"}"#;
+    shown(DUMP, Api::Completions, cut, &["def"]);
+}
+
+#[test]
+fn what_a_client_adds_to_calls_and_parts_stays() {
+    let call = r#"{"index":0,"function":{"more":1,"name":"f","arguments":"{}"},"type":"function","id":"c"}"#;
+    let part = r#"{"detail":"low","text":"q","type":"text","name":"n","prompt_cache_breakpoint":null}"#;
+    let body = format!(
+        r#"{{"messages":[{{"role":"user","content":[{part}]}},{{"role":"assistant","tool_calls":[{call}]}},
+             {{"role":"user","content":[{{"type":"thinking"}},{{"type":"text"}}]}},
+             {{"role":"assistant","content":{{}},"tool_calls":{{}}}}],"add_generation_prompt":false}}"#
+    );
+    let settings = Settings { content_format: ContentFormat::OpenAi, ..Settings::default() };
+    let want = [
+        r#"{"role": "user", "content": [{"type": "text", "text": "q", "detail": "low"}]}"#,
+        concat!(
+            r#"{"role": "assistant", "content": [], "tool_calls": [{"id": "c", "function": {"arguments": {}, "#,
+            r#""name": "f", "more": 1}, "type": "function", "index": 0}]}"#
+        ),
+        r#"{"role": "user", "content": [{"type": "text", "text": null}]}"#,
+        r#"{"role": "assistant", "content": []}"#,
+        "tools=null effort=- ",
+    ];
+    assert_eq!(texts(&letters(DUMP, settings), Api::ChatCompletions, &body), [want.join("\n")]);
+    // An item of a response keeps what it has beside its text too.
+    let item = r#"{"role":"user","content":[{"type":"input_text","text":"q","detail":"low"}],"name":"n"}"#;
+    let settings = Settings { content_format: ContentFormat::OpenAi, ..Settings::default() };
+    let want = concat!(
+        r#"{"role": "user", "content": [{"type": "text", "text": "q", "detail": "low"}], "name": "n"}"#,
+        "\ntools=null effort=- answer"
+    );
+    let body = format!(r#"{{"input":[{item}]}}"#);
+    assert_eq!(texts(&letters(DUMP, settings), Api::Responses, &body), [want]);
+}
+
+#[test]
+fn a_chat_of_no_message_has_no_template() {
+    for (api, body) in [
+        (Api::ChatCompletions, r#"{"messages":[]}"#),
+        (Api::Messages, r#"{"messages":[]}"#),
+        (Api::Responses, r#"{"input":[]}"#),
+        (Api::Pooling, r#"{"messages":[]}"#),
+    ] {
+        assert_eq!(label(api, body), "no_messages");
+    }
+    let answer = "tools=null effort=- answer";
+    let system = r#"{"role": "system", "content": "s"}"#;
+    shown(DUMP, Api::Messages, r#"{"messages":[],"system":"s"}"#, &[system, answer]);
+    shown(DUMP, Api::Responses, r#"{"input":[],"instructions":"s"}"#, &[system, answer]);
+}
+
+#[test]
+fn arguments_of_the_renderer_are_no_variables() {
+    let template = "{{ namespace(a=1).a }}{{ max_length }}{{ padding }}{{ tokenize }}{{ seen }}{% if false %}{{ messages }}{% endif %}";
+    let body = |kwargs: &str| {
+        format!(r#"{{"messages":[{{"role":"user","content":"q"}}],"chat_template_kwargs":{{{kwargs}}}}}"#)
+    };
+    let given = r#""namespace":5,"max_length":6,"padding":true,"tokenize":[],"seen":7"#;
+    shown(template, Api::ChatCompletions, &body(given), &["17"]);
+    assert_eq!(label(Api::ChatCompletions, &body(r#""tokenize":true"#)), "bad_field");
 }
 
 #[test]
@@ -273,8 +356,14 @@ fn arguments_for_the_template_may_name_tools() {
     let trusting = Settings { trust_request_chat_template: true, ..Settings::default() };
     let body =
         r#"{"messages":[{"role":"user","content":"q"}],"chat_template_kwargs":{"chat_template":"mine"}}"#;
-    assert_eq!(texts(&letters(DUMP, trusting), Api::ChatCompletions, body), ["mine"]);
+    assert_eq!(texts(&letters(DUMP, trusting.clone()), Api::ChatCompletions, body), ["mine"]);
+    let servers = letters(DUMP, Settings { chat_template_is_servers: true, ..trusting });
+    assert_eq!(texts(&servers, Api::ChatCompletions, body), [format!("{user}\ntools=null effort=- answer")]);
     assert_eq!(label(Api::ChatCompletions, body), "untrusted_template");
+    let empty = Settings { trust_request_chat_template: true, ..Settings::default() };
+    let body = r#"{"messages":[{"role":"user","content":"q"}],"chat_template":""}"#;
+    let want = format!("{user}\ntools=null effort=- answer");
+    assert_eq!(texts(&letters(DUMP, empty), Api::ChatCompletions, body), [want]);
 }
 
 /// Tokens that only the config has get ids behind the vocabulary, or those that the vocabulary has for them.

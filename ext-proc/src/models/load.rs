@@ -88,6 +88,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 fn settings(config: &ModelConfig) -> Settings {
     Settings {
         trust_request_chat_template: config.trust_request_chat_template,
+        chat_template_is_servers: config.chat_template.is_some(),
         exclude_tools_when_tool_choice_none: config.exclude_tools_when_tool_choice_none,
         default_chat_template_kwargs: config.default_chat_template_kwargs.clone(),
         content_format: config.chat_template_content_format.into(),

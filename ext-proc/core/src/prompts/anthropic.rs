@@ -17,6 +17,19 @@ pub(super) struct Traits {
     pub(super) merges_inline_system: bool,
     /// The effort that a template is told where the request switches thinking off.
     pub(super) effort_of_disabled: &'static str,
+    /// Stands for the id that vLLM makes of the time for a call which has none.
+    pub(super) made_up_id: &'static str,
+}
+
+/// Ids such as vLLM makes up. A template that prints the same with either of them does not show them.
+pub(super) const MADE_UP_IDS: [&str; 2] = ["call_1111111111", "call_2222222222"];
+
+/// Whether a call has no id.
+pub(super) fn lacks_id(body: &Object) -> bool {
+    let messages = body.get("messages").and_then(Json::as_array).unwrap_or_default();
+    let blocks = messages.iter().filter_map(|it| it.as_object()?.get("content")?.as_array()).flatten();
+    let mut calls = blocks.filter_map(Json::as_object).filter(|it| kind(it) == "tool_use");
+    calls.any(|call| filled(call, "id").is_none())
 }
 
 /// A message of the chat in the making.
@@ -116,7 +129,7 @@ fn convert(
     for (at, block) in blocks.iter().enumerate() {
         let path = || format!("{path}.content[{at}]");
         let block = block.as_object().ok_or_else(|| field(&path(), "want an object"))?;
-        turn.add(block, role, path, messages)?;
+        turn.add(block, role, traits.made_up_id, path, messages)?;
     }
     let mut out = Object::new();
     out.insert("role".into(), text(role));
@@ -149,6 +162,7 @@ impl Turn {
         &mut self,
         block: &Object,
         role: &str,
+        made_up_id: &str,
         path: impl Fn() -> String,
         messages: &mut Vec<Message>,
     ) -> Result<(), PromptError> {
@@ -158,7 +172,7 @@ impl Turn {
                 return Err(PromptError::Media(path()));
             }
             "thinking" => self.reasoning.extend(text_of(block, "thinking").map(str::to_owned)),
-            "tool_use" => self.calls.push(call(block, &path())?),
+            "tool_use" => self.calls.push(call(block, made_up_id, &path())?),
             "tool_result" if role == "user" => result(block, &path(), messages)?,
             "tool_result" => {
                 let content = block.get("content").filter(|content| is_truthy(content));
@@ -184,9 +198,8 @@ fn content(mut texts: Vec<String>) -> Option<Json> {
     }
 }
 
-fn call(block: &Object, path: &str) -> Result<Json, PromptError> {
-    // vLLM makes up an id of the second in which the request comes in.
-    let id = filled(block, "id").ok_or_else(|| field(path, "id: missing; the engine would make one up"))?;
+fn call(block: &Object, made_up_id: &str, path: &str) -> Result<Json, PromptError> {
+    let id = filled(block, "id").unwrap_or(made_up_id);
     let input = match given(block, "input") {
         None => Object::new(),
         Some(Json::Object(input)) => input.clone(),

@@ -21,7 +21,7 @@ pub(super) fn filled<'a>(object: &'a Object, name: &str) -> Option<&'a str> {
     text_of(object, name).filter(|text| !text.is_empty())
 }
 
-/// Whether a field is there and not null.
+/// A field that is there and not null.
 pub(super) fn given<'a>(object: &'a Object, name: &str) -> Option<&'a Json> {
     object.get(name).filter(|value| **value != Json::Null)
 }
@@ -36,5 +36,36 @@ pub(super) fn list<'a>(object: &'a Object, name: &str) -> Result<Option<&'a [Jso
         None => Ok(None),
         Some(Json::Array(items)) => Ok(Some(items)),
         Some(_) => Err(field(name, "want an array")),
+    }
+}
+
+/// Token ids that a client had made before and sends with a chat, in place of rendering and encoding it.
+pub(super) fn ready_ids(body: &Object) -> Result<Option<Vec<u32>>, PromptError> {
+    let given = body.get("kv_transfer_params").and_then(Json::as_object);
+    let given = given.and_then(|params| params.get("prompt_token_ids"));
+    let echoes = body.get("echo").and_then(Json::as_flag).unwrap_or(false);
+    match given {
+        None | Some(Json::Null) => Ok(None),
+        Some(_) if echoes => Ok(None),
+        Some(Json::Array(items)) if !items.is_empty() => {
+            ids("kv_transfer_params.prompt_token_ids", items).map(Some)
+        }
+        Some(_) => {
+            Err(field("kv_transfer_params.prompt_token_ids", "want a list of token ids that is not empty"))
+        }
+    }
+}
+
+/// Items of a field of that name as token ids.
+pub(super) fn ids(name: &str, items: &[Json]) -> Result<Vec<u32>, PromptError> {
+    let ids = items.iter().map(|item| item.as_number().and_then(|id| u32::try_from(id).ok()));
+    ids.collect::<Option<_>>().ok_or_else(|| field(name, "want token ids, integers from 0 on"))
+}
+
+/// A flag of a body.
+pub(super) fn flag(body: &Object, name: &str, default: bool) -> Result<bool, PromptError> {
+    match body.get(name) {
+        None | Some(Json::Null) => Ok(default),
+        Some(given) => given.as_flag().ok_or_else(|| field(name, "want true or false")),
     }
 }

@@ -2,8 +2,7 @@
 
 use super::{
     PromptError, Settings,
-    build::{field as bad, list},
-    flag,
+    build::{field as bad, flag, list},
 };
 use crate::request::json::{Json, Object};
 
@@ -30,7 +29,7 @@ impl Chat {
         match body.get("chat_template_kwargs") {
             None | Some(Json::Null) => {}
             Some(Json::Object(kwargs)) => {
-                if kwargs.contains_key("tokenize") {
+                if kwargs.get("tokenize").is_some_and(is_truthy) {
                     return Err(bad("chat_template_kwargs.tokenize", "is not the request's to set"));
                 }
                 thinking_given = kwargs.contains_key("enable_thinking");
@@ -57,8 +56,7 @@ impl Chat {
         if !matches!(variables.get("tools"), Some(Json::Null | Json::Array(_))) {
             return Err(bad("chat_template_kwargs.tools", "want an array"));
         }
-        // They are arguments of the renderer, not of the template.
-        for name in ["chat_template", "continue_final_message", "messages"] {
+        for name in NO_VARIABLES {
             variables.shift_remove(name);
         }
         Ok(Self { variables, continues })
@@ -67,6 +65,39 @@ impl Chat {
     /// Whether the template is rendered with tools.
     pub(super) fn has_tools(&self) -> bool {
         matches!(self.variables.get("tools"), Some(Json::Array(_)))
+    }
+}
+
+/// Names under which a template sees nothing of a request: the renderer's own arguments, and Jinja's functions.
+const NO_VARIABLES: [&str; 18] = [
+    "chat_template",
+    "continue_final_message",
+    "conversation",
+    "cycler",
+    "dict",
+    "joiner",
+    "lipsum",
+    "max_length",
+    "messages",
+    "namespace",
+    "padding",
+    "range",
+    "return_assistant_tokens_mask",
+    "return_dict",
+    "return_tensors",
+    "tokenize",
+    "tokenizer_kwargs",
+    "truncation",
+];
+
+/// Whether Python takes a value that is set for true.
+fn is_truthy(value: &Json) -> bool {
+    match value {
+        Json::Null => false,
+        Json::String(text) => !matches!(text.as_str(), "" | "auto"),
+        Json::Array(items) => !items.is_empty(),
+        Json::Object(entries) => !entries.is_empty(),
+        number => number.as_flag() != Some(false),
     }
 }
 
@@ -107,10 +138,11 @@ fn tools(body: &Object, settings: &Settings) -> Result<Json, PromptError> {
     Ok(Json::Array(tools.collect::<Result<_, _>>()?))
 }
 
+/// Copies flags that are given.
 fn copy_given(to: &mut Object, from: &Object, names: &[&str]) {
     for name in names {
         if let Some(value) = from.get(*name).filter(|value| **value != Json::Null) {
-            to.insert((*name).into(), value.clone());
+            to.insert((*name).into(), value.as_flag().map_or_else(|| value.clone(), Json::Bool));
         }
     }
 }

@@ -26,14 +26,13 @@ pub(super) enum Form {
 pub(super) const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 /// Keys of a part that vLLM knows; any other one of a text part stays with it.
-const PART_KEYS: [&str; 21] = [
+const PART_KEYS: [&str; 18] = [
     "type",
     "text",
     "refusal",
     "thinking",
     "closed",
     "image_url",
-    "detail",
     "image_pil",
     "image_embeds",
     "audio_url",
@@ -41,12 +40,10 @@ const PART_KEYS: [&str; 21] = [
     "audio_embeds",
     "video_url",
     "video_embeds",
-    "prompt_embeds",
     "data",
     "file",
-    "file_data",
-    "filename",
     "name",
+    "prompt_cache_breakpoint",
     "uuid",
 ];
 
@@ -131,6 +128,12 @@ fn content(content: Option<&Json>, role: &str, form: Form, path: &str) -> Result
                 push_part(&mut parts, part, role, form, || format!("{path}.content[{at}]"))?;
             }
         }
+        // Python goes through the keys of an object where a list is wanted.
+        Some(Json::Object(entries)) => {
+            for key in entries.keys() {
+                push_text(&mut parts, key, None, role, form);
+            }
+        }
         Some(_) => return Err(field(&format!("{path}.content"), "want a string, an array or null")),
     }
     Ok(match form {
@@ -168,7 +171,13 @@ fn push_part(
         _ => "text",
     };
     let text = match object.get(key) {
-        None | Some(Json::Null) => return Ok(()),
+        None | Some(Json::Null) => {
+            // Only these two kinds are left out where they are empty.
+            if form == Form::Parts && !matches!(kind, "text" | "refusal") {
+                push_null(parts, object, kind, key);
+            }
+            return Ok(());
+        }
         Some(Json::String(text)) => text,
         Some(_) => return Err(field(&path(), "text: want a string")),
     };
@@ -197,17 +206,28 @@ fn push_text(parts: &mut Vec<Json>, text: &str, part: Option<&Object>, role: &st
         Form::Text if text.is_empty() => {}
         Form::Text => parts.push(Json::String(text.into())),
         Form::Parts => {
-            let mut out = Object::new();
-            out.insert("type".into(), Json::String("text".into()));
-            out.insert("text".into(), Json::String(text.into()));
-            for (key, value) in part.into_iter().flatten() {
-                if !PART_KEYS.contains(&key.as_str()) {
-                    out.insert(key.clone(), value.clone());
-                }
-            }
+            let mut out =
+                build::object([("type", Json::String("text".into())), ("text", Json::String(text.into()))]);
+            extend_with_unknown(&mut out, part);
             parts.push(Json::Object(out));
         }
     }
+}
+
+/// Adds a part whose text is null.
+fn push_null(parts: &mut Vec<Json>, part: &Object, kind: &str, key: &str) {
+    let is_reference = kind == "tool_reference";
+    let (kind, key) = if is_reference { (kind, key) } else { ("text", "text") };
+    let mut out = build::object([("type", Json::String(kind.into())), (key, Json::Null)]);
+    if !is_reference {
+        extend_with_unknown(&mut out, Some(part));
+    }
+    parts.push(Json::Object(out));
+}
+
+fn extend_with_unknown(out: &mut Object, part: Option<&Object>) {
+    let unknown = part.into_iter().flatten().filter(|(key, _)| !PART_KEYS.contains(&key.as_str()));
+    out.extend(unknown.map(|(key, value)| (key.clone(), value.clone())));
 }
 
 /// A tool's answer is one string even where other roles have parts, unless it refers to tools.
@@ -233,17 +253,14 @@ fn tool_call(call: &Json, rules: Rules, path: &str, at: usize) -> Result<Json, P
     Ok(Json::Object(out))
 }
 
-/// Those `keys` of `object` that it has, in the order of the list if not in its own.
+/// The entries of `object`, those of `keys` first and in that order, if not in its own order.
 fn in_order<const N: usize>(object: &Object, keys: [&str; N], rules: Rules) -> Object {
-    let copy = |key: &str| Some((key.to_owned(), object.get(key)?.clone()));
     if rules.calls_as_given {
-        return object
-            .keys()
-            .filter(|key| keys.contains(&key.as_str()))
-            .filter_map(|key| copy(key))
-            .collect();
+        return object.clone();
     }
-    keys.into_iter().filter_map(copy).collect()
+    let known = keys.into_iter().filter_map(|key| object.get_key_value(key));
+    let others = object.iter().filter(|(key, _)| !keys.contains(&key.as_str()));
+    known.chain(others).map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
 /// Arguments come as JSON in a string and reach the template as an object; what is no object there becomes an empty

@@ -29,7 +29,7 @@ use crate::request::{
     Api, Request,
     json::{Json, Object},
 };
-use build::{field, given, object, text};
+use build::{field, flag, given, ids, object, ready_ids, text};
 use chat::Chat;
 use harmony::Harmony;
 use messages::Rules;
@@ -42,6 +42,9 @@ use truncation::Limit;
 pub struct Settings {
     /// `--trust-request-chat-template`: a request's own template is rendered.
     pub trust_request_chat_template: bool,
+    /// Whether the template is that of `--chat-template` and not the model's own, which gives way to one among a
+    /// request's `chat_template_kwargs`.
+    pub chat_template_is_servers: bool,
     /// `--exclude-tools-when-tool-choice-none`.
     pub exclude_tools_when_tool_choice_none: bool,
     /// `--default-chat-template-kwargs`.
@@ -109,6 +112,9 @@ pub enum PromptError {
     /// The request brings its own template, which the engine would not trust.
     #[error("chat_template: the request brings its own, and trust_request_chat_template is off")]
     UntrustedTemplate,
+    /// A chat without any message; only Harmony makes a prompt of that.
+    #[error("messages: empty; a chat template needs at least one")]
+    NoMessages,
     /// A field has a value of which no prompt can be made.
     #[error("{field}: {problem}")]
     Field {
@@ -136,6 +142,7 @@ impl PromptError {
             Self::Template(_) => "template",
             Self::NoTemplate => "no_template",
             Self::UntrustedTemplate => "untrusted_template",
+            Self::NoMessages => "no_messages",
             Self::Field { .. } => "bad_field",
             Self::Stateful => "stateful",
             Self::Empty => "empty",
@@ -213,12 +220,13 @@ impl Prompter {
             Some(text) => Templates::new(&[(template::DEFAULT.to_owned(), text.to_owned())], &settings),
             None => Templates::new(&named, &settings),
         };
-        let traits = anthropic::Traits { merges_inline_system: true, effort_of_disabled: "none" };
-        let mut prompter = Self { tokenizer, named, templates, special_tokens, harmony, settings, traits };
-        prompter.traits = anthropic::Traits {
-            merges_inline_system: prompter.templates.want_system_first(),
-            effort_of_disabled: prompter.effort_of_disabled(),
+        let traits = anthropic::Traits {
+            merges_inline_system: templates.want_system_first(),
+            effort_of_disabled: "none",
+            made_up_id: anthropic::MADE_UP_IDS[0],
         };
+        let mut prompter = Self { tokenizer, named, templates, special_tokens, harmony, settings, traits };
+        prompter.traits.effort_of_disabled = prompter.effort_of_disabled();
         prompter
     }
 
@@ -260,10 +268,7 @@ impl Prompter {
         let limit = Limit::of(request, self.settings.max_model_len)?;
         let prompts = match request.api {
             Api::ChatCompletions => vec![self.chat(body, CHAT, limit)?],
-            Api::Messages => {
-                let chat = anthropic::to_chat(body, self.traits)?;
-                vec![self.chat(&chat, CHAT, limit)?]
-            }
+            Api::Messages => vec![self.messages(body, |chat| self.chat(&chat, CHAT, limit))?],
             Api::Responses => {
                 let kind = Kind { calls_as_given: true, ..CHAT };
                 vec![self.chat(&responses::to_chat(body)?, kind, limit)?]
@@ -297,6 +302,20 @@ impl Prompter {
         self.tokenizer.decode(ids)
     }
 
+    /// What `prompt` makes of an Anthropic request as a chat.
+    fn messages(
+        &self,
+        body: &Object,
+        prompt: impl Fn(Object) -> Result<Vec<u32>, PromptError>,
+    ) -> Result<Vec<u32>, PromptError> {
+        let of = |id| prompt(anthropic::to_chat(body, anthropic::Traits { made_up_id: id, ..self.traits })?);
+        let ids = of(anthropic::MADE_UP_IDS[0])?;
+        if anthropic::lacks_id(body) && of(anthropic::MADE_UP_IDS[1])? != ids {
+            return Err(field("messages", "a call has no id, and the made-up one would be shown"));
+        }
+        Ok(ids)
+    }
+
     fn chat(&self, body: &Object, kind: Kind, limit: Limit) -> Result<Vec<u32>, PromptError> {
         if let Some(ids) = ready_ids(body)? {
             return Ok(ids);
@@ -318,6 +337,9 @@ impl Prompter {
             calls_as_given: kind.calls_as_given,
         };
         let messages = messages::normalise(messages, rules)?;
+        if messages.is_empty() {
+            return Err(PromptError::NoMessages);
+        }
         let mut variables = self.special_tokens.clone();
         variables.extend(chat.variables);
         self.templates.render(&template, messages, variables, chat.continues)
@@ -327,10 +349,15 @@ impl Prompter {
     fn template(&self, body: &Object, has_tools: bool) -> Result<Template, PromptError> {
         let in_kwargs = body.get("chat_template_kwargs").and_then(Json::as_object);
         let in_kwargs = in_kwargs.and_then(|kwargs| given(kwargs, "chat_template"));
-        match given(body, "chat_template").or(in_kwargs) {
+        let own = given(body, "chat_template");
+        if own.or(in_kwargs).is_some() && !self.settings.trust_request_chat_template {
+            return Err(PromptError::UntrustedTemplate);
+        }
+        let own = own.filter(|it| it.as_str() != Some(""));
+        let in_kwargs =
+            in_kwargs.filter(|it| it.as_str() != Some("auto") && !self.settings.chat_template_is_servers);
+        match own.filter(|it| it.as_str() != Some("")).or(in_kwargs) {
             None => self.templates.choose(has_tools),
-            Some(_) if !self.settings.trust_request_chat_template => Err(PromptError::UntrustedTemplate),
-            Some(Json::String(text)) if text.is_empty() => self.templates.choose(has_tools),
             Some(Json::String(text)) => Ok(self.templates.described(text)),
             Some(_) => Err(field("chat_template", "want a string")),
         }
@@ -351,7 +378,7 @@ impl Prompter {
             _ => Err(field(name, "want texts or token ids")),
         };
         match value {
-            Json::Array(items) if !matches!(items.first(), Some(Json::Int(_))) => {
+            Json::Array(items) if items.iter().all(|it| matches!(it, Json::Array(_) | Json::String(_))) => {
                 items.iter().map(one).collect()
             }
             one_prompt => Ok(vec![one(one_prompt)?]),
@@ -386,35 +413,5 @@ fn media_field(request: &Request) -> &'static str {
         Api::ChatCompletions | Api::Messages => "messages",
         Api::Completions => "prompt_embeds",
         Api::Responses | Api::Embeddings | Api::Pooling => "input",
-    }
-}
-
-/// Token ids that a client had made before and sends with a chat, in place of rendering and encoding it.
-fn ready_ids(body: &Object) -> Result<Option<Vec<u32>>, PromptError> {
-    let given = body.get("kv_transfer_params").and_then(Json::as_object);
-    let given = given.and_then(|params| params.get("prompt_token_ids"));
-    let echoes = body.get("echo").is_some_and(Json::is_true);
-    match given {
-        None | Some(Json::Null) => Ok(None),
-        Some(_) if echoes => Ok(None),
-        Some(Json::Array(items)) if !items.is_empty() => {
-            ids("kv_transfer_params.prompt_token_ids", items).map(Some)
-        }
-        Some(_) => {
-            Err(field("kv_transfer_params.prompt_token_ids", "want a list of token ids that is not empty"))
-        }
-    }
-}
-
-fn ids(name: &str, items: &[Json]) -> Result<Vec<u32>, PromptError> {
-    let ids = items.iter().map(|item| item.as_int().and_then(|id| u32::try_from(id).ok()));
-    ids.collect::<Option<_>>().ok_or_else(|| field(name, "want token ids, integers from 0 on"))
-}
-
-fn flag(body: &Object, name: &str, default: bool) -> Result<bool, PromptError> {
-    match body.get(name) {
-        None | Some(Json::Null) => Ok(default),
-        Some(Json::Bool(flag)) => Ok(*flag),
-        Some(_) => Err(field(name, "want true or false")),
     }
 }

@@ -79,46 +79,46 @@ fn add(item: &Object, path: &str, chat: &mut Vec<Object>) -> Result<(), PromptEr
         }
         "function_call_output" | "custom_tool_call_output" => {
             let output = item.get("output").ok_or_else(|| field(path, "output: missing"))?;
-            let mut out = message("tool", plain(output));
+            let mut out = message("tool", output.clone());
             out.insert("tool_call_id".into(), item.get("call_id").cloned().unwrap_or(Json::Null));
             chat.push(out);
             Ok(())
         }
         "message" if role == Some("assistant") => {
-            let said = match item.get("content") {
-                Some(Json::String(text)) => Some(text.as_str()),
-                // Whatever follows the first part is lost.
+            match item.get("content") {
+                Some(said @ Json::String(_)) => set_or_push(chat, "content", said.clone()),
                 Some(Json::Array(parts)) => {
-                    parts.first().and_then(Json::as_object).and_then(|it| text_of(it, "text"))
+                    let first = parts.first().and_then(Json::as_object);
+                    match first.and_then(|it| text_of(it, "text")) {
+                        // Whatever follows the first part is lost.
+                        Some(said) => set_or_push(chat, "content", text(said)),
+                        None => chat.push(as_message(item)),
+                    }
                 }
-                _ => None,
-            };
-            let said = said.ok_or_else(|| field(path, "content: want a text"))?;
-            set_or_push(chat, "content", text(said));
+                _ => return Err(field(path, "content: want a text")),
+            }
             Ok(())
         }
         "message" => {
-            let role = role.ok_or_else(|| field(path, "role: want a string"))?;
-            let content = item.get("content").ok_or_else(|| field(path, "content: missing"))?;
-            chat.push(message(role, plain(content)));
+            if role.is_none() {
+                return Err(field(path, "role: want a string"));
+            }
+            if !item.contains_key("content") {
+                return Err(field(path, "content: missing"));
+            }
+            chat.push(as_message(item));
             Ok(())
         }
         _ => Err(field(path, "type: no kind of item that becomes a message")),
     }
 }
 
-/// The parts of a content with no more than vLLM's types keep of them.
-fn plain(content: &Json) -> Json {
-    let Json::Array(parts) = content else { return content.clone() };
-    let part = |part: &Json| match part {
-        Json::Object(part) if text_of(part, "type") == Some("input_text") => {
-            let kept =
-                ["type", "text"].into_iter().filter_map(|key| Some((key.to_owned(), part.get(key)?.clone())));
-            Json::Object(kept.collect())
-        }
-        other => other.clone(),
-    };
-    Json::Array(parts.iter().map(part).collect())
+/// An item that is a chat's message already, with whatever else the client gave it; the older name of what an assistant
+/// thought is known in chats alone.
+fn as_message(item: &Object) -> Object {
+    let mut out = item.clone();
+    out.shift_remove("reasoning_content");
+    out
 }
 
 fn call(
@@ -171,14 +171,8 @@ fn last_assistant(chat: &mut [Object]) -> Option<&mut Object> {
 
 /// Whether the answer goes on where this item ends.
 fn is_unfinished(item: &Object) -> bool {
-    let is_open = matches!(text_of(item, "status"), Some("in_progress" | "incomplete"));
-    let keeps_status = match text_of(item, "type") {
-        Some("reasoning") => true,
-        // A content of one string is of a type without a status.
-        None | Some("message") => matches!(item.get("content"), Some(Json::Array(_))),
-        Some(_) => false,
-    };
-    is_open && keeps_status
+    matches!(text_of(item, "status"), Some("in_progress" | "incomplete"))
+        && matches!(text_of(item, "type"), None | Some("message" | "reasoning"))
 }
 
 /// Name of the one argument under which a model sees a custom tool's free text.

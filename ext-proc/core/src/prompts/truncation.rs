@@ -1,6 +1,9 @@
 //! `truncate_prompt_tokens`: how much of a prompt stays, and which end.
 
-use super::{PromptError, build::field};
+use super::{
+    PromptError,
+    build::{field, given},
+};
 use crate::request::{
     Api, Request,
     json::{Json, Object},
@@ -47,13 +50,15 @@ impl Limit {
             Api::ChatCompletions | Api::Completions | Api::Embeddings | Api::Pooling => {
                 let keep = match body.get("truncate_prompt_tokens") {
                     None | Some(Json::Null) => None,
-                    Some(Json::Int(-1)) => longest,
-                    Some(Json::Int(keep)) => match usize::try_from(*keep) {
-                        Ok(0) => return bad("0 leaves no token"),
-                        Ok(keep) => Some(keep),
-                        Err(_) => return bad("want -1 or more"),
+                    Some(given) => match given.as_number() {
+                        None => return bad("want an integer"),
+                        Some(-1) => longest,
+                        Some(0) => return bad("0 leaves no token"),
+                        Some(keep) => match usize::try_from(keep) {
+                            Ok(keep) => Some(keep),
+                            Err(_) => return bad("want -1 or more"),
+                        },
                     },
-                    Some(_) => return bad("want an integer"),
                 };
                 let side = match body.get("truncation_side").and_then(Json::as_str) {
                     Some("left") => Some(Side::Left),
@@ -101,7 +106,7 @@ impl Limit {
 
 /// Tokens that -1 leaves for the answer: one, if the request says how many it may have.
 fn output_budget(api: Api, body: &Object) -> u32 {
-    let asked = |name: &str| !matches!(body.get(name), None | Some(Json::Null | Json::Int(0)));
+    let asked = |name: &str| given(body, name).is_some_and(|budget| budget.as_number() != Some(0));
     u32::from(match api {
         Api::ChatCompletions => match body.get("max_completion_tokens") {
             None | Some(Json::Null) => asked("max_tokens"),

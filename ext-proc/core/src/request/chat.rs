@@ -42,7 +42,6 @@ const MEDIA_KEYS: [&str; 11] = [
 pub(super) fn check(name: &str, messages: Option<&Json>) -> Result<bool, RequestError> {
     let messages = match messages {
         None | Some(Json::Null) => return Err(RequestError::NoMessages),
-        Some(Json::Array(messages)) if messages.is_empty() => return Err(RequestError::NoMessages),
         Some(Json::Array(messages)) => messages,
         Some(other) => return Err(wrong(name, other, "an array of messages")),
     };
@@ -58,7 +57,8 @@ pub(super) fn check(name: &str, messages: Option<&Json>) -> Result<bool, Request
             }
         }
         match message.get("content") {
-            None | Some(Json::Null | Json::String(_)) => {}
+            // Python goes through the keys of an object where a list is wanted.
+            None | Some(Json::Null | Json::String(_) | Json::Object(_)) => {}
             Some(Json::Array(parts)) => {
                 for (at, part) in parts.iter().enumerate() {
                     match part {
@@ -77,6 +77,8 @@ pub(super) fn check(name: &str, messages: Option<&Json>) -> Result<bool, Request
         }
         match message.get("tool_calls") {
             None | Some(Json::Null | Json::Array(_)) => {}
+            Some(Json::Object(none)) if none.is_empty() => {}
+            Some(Json::String(none)) if none.is_empty() => {}
             Some(other) => {
                 return Err(wrong(format!("{name}[{index}].tool_calls"), other, "an array or null"));
             }

@@ -42,28 +42,29 @@ pub(super) fn check_texts_or_ids(name: &str, value: &Json) -> Result<bool, Reque
         Json::Array(prompts) => prompts,
         other => return Err(wrong(name, other, WANT)),
     };
-    // The first item says which of the three kinds of list this is.
     let Some(first) = prompts.first() else { return Ok(false) };
+    if prompts.iter().all(|prompt| matches!(prompt, Json::String(_))) {
+        return Ok(true);
+    }
     let mut filled = true;
     for (index, prompt) in prompts.iter().enumerate() {
         let field = || format!("{name}[{index}]");
         match (first, prompt) {
-            (Json::String(_), Json::String(_)) => {}
-            (Json::Int(_), id) => check_id(id, field)?,
             (Json::Array(_), Json::Array(ids)) => {
                 filled &= !ids.is_empty();
                 for (at, id) in ids.iter().enumerate() {
                     check_id(id, || format!("{name}[{index}][{at}]"))?;
                 }
             }
-            (_, other) => return Err(wrong(field(), other, WANT)),
+            (Json::Array(_), other) | (_, other @ Json::Array(_)) => return Err(wrong(field(), other, WANT)),
+            (_, id) => check_id(id, field)?,
         }
     }
     Ok(filled)
 }
 
 fn check_id(id: &Json, field: impl FnOnce() -> String) -> Result<(), RequestError> {
-    match id.as_int().map(u32::try_from) {
+    match id.as_number().map(u32::try_from) {
         Some(Ok(_)) => Ok(()),
         _ => Err(wrong(field(), id, "a token id (an integer from 0 to 4294967295)")),
     }

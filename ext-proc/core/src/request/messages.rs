@@ -22,7 +22,6 @@ pub(super) fn fields(body: &Object) -> Result<Fields, RequestError> {
 fn check(body: &Object) -> Result<bool, RequestError> {
     let messages = match body.get("messages") {
         None | Some(Json::Null) => return Err(RequestError::NoMessages),
-        Some(Json::Array(messages)) if messages.is_empty() => return Err(RequestError::NoMessages),
         Some(Json::Array(messages)) => messages,
         Some(other) => return Err(wrong("messages", other, "an array of messages")),
     };
@@ -39,7 +38,8 @@ fn check(body: &Object) -> Result<bool, RequestError> {
                     let Json::Object(block) = block else {
                         return Err(wrong(format!("{}[{at}]", field("content")), block, "an object"));
                     };
-                    has_media |= is_media(block);
+                    has_media |=
+                        message.get("role") != Some(&Json::String("system".into())) && is_media(block);
                 }
                 continue;
             }

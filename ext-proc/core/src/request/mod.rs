@@ -103,13 +103,13 @@ pub enum RequestError {
     /// JSON, but not an object at the top.
     #[error("body is {0}, want a JSON object")]
     NotAnObject(&'static str),
-    /// A chat without `messages`, or with none in it.
-    #[error("messages: missing or empty; a chat needs at least one message")]
+    /// A chat without `messages`.
+    #[error("messages: missing; a chat needs at least one message")]
     NoMessages,
     /// A completion without `prompt`, or with an empty one.
     #[error("prompt: missing or empty; send a string, a list of strings, or token ids")]
     NoPrompt,
-    /// A request for a response or for vectors without `input`, or with none in it.
+    /// A request for a response without `input`, or for vectors without one or with none in it.
     #[error("input: missing or empty; send a string or a list")]
     NoInput,
     /// A field that decides the prompt or the route has a type that vLLM refuses.
@@ -193,20 +193,20 @@ fn given(body: &Object, name: &str) -> bool {
     !matches!(body.get(name), None | Some(Json::Null))
 }
 
-/// Whether a field is `true`.
+/// Whether a field is true.
 fn flag(body: &Object, name: &str) -> bool {
-    body.get(name).is_some_and(Json::is_true)
+    body.get(name).and_then(Json::as_flag).unwrap_or(false)
 }
 
 /// A field that is a number of things.
 fn count(body: &Object, name: &str) -> Option<u32> {
-    body.get(name).and_then(Json::as_int).and_then(|int| u32::try_from(int).ok())
+    body.get(name).and_then(Json::as_number).and_then(|number| u32::try_from(number).ok())
 }
 
 /// Whether a streamed answer is asked to end with a usage event.
 fn wants_usage(body: &Object) -> bool {
     let options = body.get("stream_options").and_then(Json::as_object);
-    options.and_then(|options| options.get("include_usage")).is_some_and(Json::is_true)
+    options.is_some_and(|options| flag(options, "include_usage"))
 }
 
 /// A text that may be absent, null or empty, all of which mean none.

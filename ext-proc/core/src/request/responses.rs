@@ -22,7 +22,6 @@ pub(super) fn fields(body: &Object) -> Result<Fields, RequestError> {
 fn check(body: &Object) -> Result<bool, RequestError> {
     let items = match body.get("input") {
         None | Some(Json::Null) => return Err(RequestError::NoInput),
-        Some(Json::Array(items)) if items.is_empty() => return Err(RequestError::NoInput),
         Some(Json::String(_)) => return Ok(false),
         Some(Json::Array(items)) => items,
         Some(other) => return Err(wrong("input", other, "a string or an array of items")),

@@ -82,15 +82,16 @@ fn refused(result: Result<Request, RequestError>, label: &str, message: &str) {
 fn bad_bodies_name_the_field() {
     refused(chat("{"), "not_json", "body is not JSON: expected a key in double quotes at byte 1");
     refused(chat("[]"), "not_object", "body is an array, want a JSON object");
-    let none = "messages: missing or empty; a chat needs at least one message";
+    let none = "messages: missing; a chat needs at least one message";
     refused(chat("{}"), "no_messages", none);
-    refused(chat(r#"{"messages":[]}"#), "no_messages", none);
     refused(chat(r#"{"messages":"x"}"#), "wrong_type", "messages: is a string, want an array of messages");
     refused(chat(r#"{"messages":[1]}"#), "wrong_type", "messages[0]: is an integer, want an object");
     let message = "messages[0].role: is null, want a string";
     refused(chat(r#"{"messages":[{"content":"x"}]}"#), "wrong_type", message);
-    let message = "messages[0].content: is an object, want a string, an array or null";
-    refused(chat(r#"{"messages":[{"role":"user","content":{}}]}"#), "wrong_type", message);
+    let message = "messages[0].content: is an integer, want a string, an array or null";
+    refused(chat(r#"{"messages":[{"role":"user","content":5}]}"#), "wrong_type", message);
+    let message = "messages[0].tool_calls: is an object, want an array or null";
+    refused(chat(r#"{"messages":[{"role":"user","tool_calls":{"a":1}}]}"#), "wrong_type", message);
     let message = "model: is an integer, want a string";
     refused(chat(r#"{"model":1,"messages":[{"role":"user"}]}"#), "wrong_type", message);
 
@@ -108,15 +109,18 @@ fn bad_bodies_name_the_field() {
 fn bad_bodies_of_newer_apis_name_the_field() {
     let read = |api, body: &str| Request::parse(api, body.as_bytes());
     let none = "input: missing or empty; send a string or a list";
-    for body in ["{}", r#"{"input":[]}"#, r#"{"input":null}"#] {
+    for body in ["{}", r#"{"input":null}"#] {
         refused(read(Api::Responses, body), "no_input", none);
         refused(read(Api::Embeddings, body), "no_input", none);
     }
+    refused(read(Api::Embeddings, r#"{"input":[]}"#), "no_input", none);
     let message = "input[1]: is a string, want an object";
     refused(read(Api::Responses, r#"{"input":[{},"x"]}"#), "wrong_type", message);
-    let message = "input[1]: is an integer, want a string, an array of strings, an array of token ids, or an array \
-                   of such arrays";
+    let message = "input[0]: is a string, want a token id (an integer from 0 to 4294967295)";
     refused(read(Api::Pooling, r#"{"input":["x",1]}"#), "wrong_type", message);
+    let message = "input[1]: is an array, want a string, an array of strings, an array of token ids, or an array \
+                   of such arrays";
+    refused(read(Api::Pooling, r#"{"input":[1,[2]]}"#), "wrong_type", message);
     let message = "input[0][1].role: is null, want a string";
     let body = r#"{"input":[[{"role":"user"},{}]]}"#;
     refused(read(Api::Embeddings, body), "wrong_type", message);
@@ -124,8 +128,22 @@ fn bad_bodies_of_newer_apis_name_the_field() {
     refused(read(Api::Messages, r#"{"messages":[{"role":"user"}]}"#), "wrong_type", message);
     let message = "messages[0].content[0]: is a string, want an object";
     refused(read(Api::Messages, r#"{"messages":[{"role":"user","content":["x"]}]}"#), "wrong_type", message);
-    let none = "messages: missing or empty; a chat needs at least one message";
+    let none = "messages: missing; a chat needs at least one message";
     refused(read(Api::Messages, "{}"), "no_messages", none);
+}
+
+#[test]
+fn other_types_of_the_same_meaning_are_taken() {
+    let request = chat(
+        r#"{"messages":[],"max_tokens":"7","n":2.0,"stream":"yes","stream_options":{"include_usage":1},
+           "echo":"on"}"#,
+    )
+    .unwrap();
+    assert_eq!((request.max_tokens, request.n), (Some(7), 2));
+    assert_eq!((request.stream, request.include_usage, request.reads_cache), (true, true, false));
+    for ids in ["[1.0,2.0]", "[true,false]", r#"[1,"2"]"#, r#"[[1.0],["2",true]]"#] {
+        assert!(completion(&format!(r#"{{"prompt":{ids}}}"#)).is_ok(), "{ids}");
+    }
 }
 
 #[test]

@@ -85,6 +85,13 @@ impl<'a> Given<'a> {
         if !["user", "assistant", "system", "developer", "tool"].contains(&role) {
             return Err(bad(format!("messages[{at}].role"), "no role that Harmony knows"));
         }
+        // A message in parts that is not of vLLM's own type loses them without a word.
+        let is_text_or_null = |name| matches!(object.get(name), None | Some(Json::Null | Json::String(_)));
+        let is_plain = ["task", "reasoning", "tool_call_id"].into_iter().all(is_text_or_null)
+            && matches!(object.get("tools"), None | Some(Json::Null));
+        if !is_plain && matches!(object.get("content"), Some(Json::Array(_))) {
+            return Err(bad(format!("messages[{at}]"), "has parts beside fields of which they may be lost"));
+        }
         Ok(Self { at, role, object })
     }
 
@@ -157,6 +164,8 @@ impl<'a> Given<'a> {
         let calls = match self.object.get("tool_calls") {
             None | Some(Json::Null) => return Ok(Vec::new()),
             Some(Json::Array(calls)) => calls,
+            Some(Json::Object(none)) if none.is_empty() => return Ok(Vec::new()),
+            Some(Json::String(none)) if none.is_empty() => return Ok(Vec::new()),
             Some(_) => return Err(self.bad("tool_calls", "want an array")),
         };
         let call = |call: &'a Json| {

@@ -11,7 +11,9 @@ mod responses;
 mod typescript;
 
 use super::{
-    LoadError, PromptError, Prompter, Settings, anthropic, build::text_of, ready_ids, tokens::Tokenizer,
+    LoadError, PromptError, Prompter, Settings, anthropic,
+    build::{ready_ids, text_of},
+    tokens::Tokenizer,
     truncation::Limit,
 };
 use crate::request::{

@@ -4,8 +4,10 @@
 //! (`1.0` is not `1`), `NaN` and `Infinity` are numbers, and `1e309` is `Infinity`. Of duplicate keys the last value
 //! wins at the first one's place.
 
+mod lax;
 mod model;
 mod read;
+mod text;
 
 pub use model::{first_text, for_each_member, model_of};
 
@@ -32,7 +34,7 @@ pub type Object = indexmap::IndexMap<String, Json>;
 /// Why bytes are not JSON.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum JsonError {
-    /// The bytes are not UTF-8.
+    /// The bytes are no text, which is UTF-8 where nothing else is marked.
     #[error("not UTF-8 from byte {0} on")]
     NotUtf8(usize),
     /// Something else was expected at this byte.
@@ -69,14 +71,14 @@ pub const MAX_DEPTH: usize = 128;
 /// Two prompts of a million token ids pass.
 pub const MAX_VALUES: usize = 2_000_000;
 
-/// Reads one JSON value that fills `bytes`; a byte order mark before it is allowed.
+/// Reads one JSON value that fills `bytes`; a byte order mark before it is allowed. Like Python's parser it takes UTF-16
+/// and UTF-32 too.
 ///
 /// # Errors
 ///
 /// See [`JsonError`]. Never panics, whatever the bytes.
 pub fn parse(bytes: &[u8]) -> Result<Json, JsonError> {
-    let text = std::str::from_utf8(bytes).map_err(|error| JsonError::NotUtf8(error.valid_up_to()))?;
-    parse_text(text.strip_prefix('\u{feff}').unwrap_or(text))
+    parse_text(&text::decoded(bytes)?)
 }
 
 /// As [`parse`], for text.
