@@ -150,6 +150,41 @@ fn gemma3_prompts_are_those_of_vllm() {
 }
 
 #[test]
+fn prompts_of_random_requests_are_those_of_vllm() {
+    let template = |name: &str| {
+        let path = root().join("testdata/prompts").join(name);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let plain = |model: &str| prompter(model, render_settings());
+    let thinks_not = [("enable_thinking".to_owned(), Value::Bool(false))].into_iter().collect();
+    let opts = Settings {
+        exclude_tools_when_tool_choice_none: true,
+        default_chat_template_kwargs: thinks_not,
+        ..render_settings()
+    };
+    let dated = Settings { start_date: Some("2026-01-15".into()), ..render_settings() };
+    let file = Settings { chat_template_is_servers: true, ..render_settings() };
+    let dump = Settings { trust_request_chat_template: true, ..file.clone() };
+    let in_parts = Settings { content_format: ContentFormat::OpenAi, ..dump.clone() };
+    let in_one = Settings { content_format: ContentFormat::String, ..render_settings() };
+    let in_system = Settings { harmony_system_instructions: true, ..dated.clone() };
+    let servers = [
+        ("qwen3/default", &plain("qwen3")),
+        ("qwen3/opts", &prompter("qwen3", opts)),
+        ("qwen3/dump", &prompter_with("qwen3", Some(&template("dump.jinja")), dump)),
+        ("qwen3/dump-openai", &prompter_with("qwen3", Some(&template("dump.jinja")), in_parts)),
+        ("llama3_1/default", &plain("llama3_1")),
+        ("llama3_1/file", &prompter_with("llama3_1", Some(&template("harbour_tools.jinja")), file)),
+        ("deepseek_v3/default", &plain("deepseek_v3")),
+        ("gemma3/default", &plain("gemma3")),
+        ("gemma3/fmt-string", &prompter("gemma3", in_one)),
+        ("gpt_oss/default", &prompter("gpt_oss", dated)),
+        ("gpt_oss/sysinst", &prompter("gpt_oss", in_system)),
+    ];
+    assert_eq!(run("random.jsonl.gz", &servers, &[]), 800);
+}
+
+#[test]
 fn gpt_oss_prompts_are_those_of_vllm() {
     let settings = Settings { start_date: Some("2026-01-15".into()), ..render_settings() };
     let plain = prompter("gpt_oss", settings.clone());

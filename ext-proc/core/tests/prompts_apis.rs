@@ -315,7 +315,8 @@ fn arguments_of_the_renderer_are_no_variables() {
     };
     let given = r#""namespace":5,"max_length":6,"padding":true,"tokenize":[],"seen":7"#;
     shown(template, Api::ChatCompletions, &body(given), &["17"]);
-    assert_eq!(label(Api::ChatCompletions, &body(r#""tokenize":true"#)), "bad_field");
+    shown(template, Api::ChatCompletions, &body(r#""tokenize":true"#), &["1"]);
+    assert_eq!(label(Api::ChatCompletions, &body(r#""tokenize":1,"max_length":5"#)), "bad_field");
 }
 
 #[test]

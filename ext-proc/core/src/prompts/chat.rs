@@ -29,9 +29,6 @@ impl Chat {
         match body.get("chat_template_kwargs") {
             None | Some(Json::Null) => {}
             Some(Json::Object(kwargs)) => {
-                if kwargs.get("tokenize").is_some_and(is_truthy) {
-                    return Err(bad("chat_template_kwargs.tokenize", "is not the request's to set"));
-                }
                 thinking_given = kwargs.contains_key("enable_thinking");
                 overlay(&mut variables, kwargs.iter().map(|(key, value)| (key.as_str(), value.clone())));
             }
@@ -89,6 +86,17 @@ const NO_VARIABLES: [&str; 18] = [
     "tokenizer_kwargs",
     "truncation",
 ];
+
+/// Whether the request has the renderer encode the text, which then adds no special tokens.
+pub(super) fn is_encoded_by_renderer(body: &Object) -> Result<bool, PromptError> {
+    const MORE: [&str; 5] = ["max_length", "padding", "return_tensors", "tokenizer_kwargs", "truncation"];
+    let kwargs = body.get("chat_template_kwargs").and_then(Json::as_object);
+    let is_set = |name: &str| kwargs.and_then(|kwargs| kwargs.get(name)).is_some_and(is_truthy);
+    if is_set("tokenize") && MORE.into_iter().any(is_set) {
+        return Err(bad("chat_template_kwargs.tokenize", "goes along with more arguments of a tokenizer"));
+    }
+    Ok(is_set("tokenize"))
+}
 
 /// Whether Python takes a value that is set for true.
 fn is_truthy(value: &Json) -> bool {

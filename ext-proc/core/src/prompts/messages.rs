@@ -113,7 +113,7 @@ fn one(message: &Object, rules: Rules, path: &str) -> Result<Object, PromptError
         }
     }
     if role == "developer" {
-        out.insert("tools".into(), message.get("tools").cloned().unwrap_or(Json::Null));
+        out.insert("tools".into(), message.get("tools").map_or(Json::Null, developer_tools));
     }
     Ok(out)
 }
@@ -246,21 +246,43 @@ fn tool_call(call: &Json, rules: Rules, path: &str, at: usize) -> Result<Json, P
     let function = call.get("function").and_then(Json::as_object);
     let function = function.ok_or_else(|| field(&format!("{path}.function"), "want an object"))?;
     let arguments = arguments(function.get("arguments"), &path)?;
-    let mut inner = in_order(function, ["arguments", "name"], rules);
+    let (mut out, mut inner) = if rules.calls_as_given {
+        (call.clone(), function.clone())
+    } else {
+        (sorted(call, ["id", "function", "type"]), sorted(function, ["arguments", "name"]))
+    };
     inner.insert("arguments".into(), Json::Object(arguments));
-    let mut out = in_order(call, ["id", "function", "type"], rules);
     out.insert("function".into(), Json::Object(inner));
     Ok(Json::Object(out))
 }
 
-/// The entries of `object`, those of `keys` first and in that order, if not in its own order.
-fn in_order<const N: usize>(object: &Object, keys: [&str; N], rules: Rules) -> Object {
-    if rules.calls_as_given {
-        return object.clone();
-    }
+/// The entries of `object`, those of `keys` first and in that order.
+fn sorted<const N: usize>(object: &Object, keys: [&str; N]) -> Object {
     let known = keys.into_iter().filter_map(|key| object.get_key_value(key));
     let others = object.iter().filter(|(key, _)| !keys.contains(&key.as_str()));
     known.chain(others).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// A developer message's own tools: in vLLM's order where all of them are of its type, else as they came.
+fn developer_tools(given: &Json) -> Json {
+    let Json::Array(tools) = given else { return given.clone() };
+    let typed = |tool: &Json| {
+        let tool =
+            tool.as_object().filter(|tool| tool.get("type").and_then(Json::as_str) == Some("function"))?;
+        let mut function =
+            sorted(tool.get("function")?.as_object()?, ["name", "description", "parameters", "strict"]);
+        let is_typed = matches!(function.get("name"), Some(Json::String(_)))
+            && matches!(function.get("description"), None | Some(Json::String(_)))
+            && matches!(function.get("parameters"), None | Some(Json::Object(_)));
+        match function.get_mut("strict") {
+            None | Some(Json::Null) => {}
+            Some(strict) => *strict = Json::Bool(strict.as_flag()?),
+        }
+        let mut tool = sorted(tool, ["function", "type"]);
+        tool.insert("function".into(), Json::Object(function));
+        is_typed.then_some(Json::Object(tool))
+    };
+    tools.iter().map(typed).collect::<Option<_>>().map_or_else(|| given.clone(), Json::Array)
 }
 
 /// Arguments come as JSON in a string and reach the template as an object; what is no object there becomes an empty

@@ -321,6 +321,9 @@ impl Prompter {
             return Ok(ids);
         }
         let text = self.rendered(body, kind)?;
+        if chat::is_encoded_by_renderer(body)? {
+            return Ok(limit.cut_ids(self.tokenizer.encode(&text, false)?));
+        }
         self.encode_within(&text, flag(body, "add_special_tokens", false)?, limit)
     }
 
