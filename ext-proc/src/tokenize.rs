@@ -14,6 +14,7 @@ use clap::{
 use kvpick_core::{
     outcome::Reason,
     pick::Naming,
+    prompts::Prompt,
     request::{Api, json},
     world::{Plan, World},
 };
@@ -241,6 +242,11 @@ pub fn run(
     Ok(refused)
 }
 
+/// Why prompts that are known are not known as a whole.
+fn reason(prompts: &[Prompt]) -> Reason {
+    if prompts.iter().any(|it| it.is_cut) { Reason::of("media") } else { Reason::OK }
+}
+
 /// The line of output. What there may be against a request before its body is read is as `session` and `decide` have it.
 fn answer(serving: &Flagged, models: &Models, most_body: usize, line: &Line) -> Vec<u8> {
     let Line { model, path, body } = line;
@@ -261,7 +267,7 @@ fn answer(serving: &Flagged, models: &Models, most_body: usize, line: &Line) -> 
     let decimal = |keys: &Vec<BlockKey>| keys.iter().map(|it| it.as_u64().to_string()).collect();
     let answer = Answer {
         source: "local",
-        reason: prepared.prompts.as_ref().map_or_else(|reason| reason.label(), |_| Reason::OK.label()),
+        reason: prepared.prompts.as_deref().map_or_else(|reason| *reason, reason).label(),
         prompts: prepared.prompts.iter().flatten().map(|it| it.ids.as_slice()).collect(),
         blocks: chains.iter().map(decimal).collect(),
     };

@@ -75,6 +75,8 @@ impl Reason {
     pub const NO_AGENT: Self = Self("no_agent");
     /// The agents that spoke of them have been silent for too long.
     pub const AGENT_SILENT: Self = Self("agent_silent");
+    /// The prompt is known up to its first medium, and blocks were looked for up to there.
+    pub const MEDIA_PREFIX: Self = Self("media_prefix");
     /// The picked replica's agent is silent, for a moment yet; what it said counts half.
     pub const STALE: Self = Self("stale");
     /// Agents have described the replicas, their blocks are still on the way.

@@ -215,9 +215,10 @@ pub fn keys_for<'a>(replica: &Replica, model: Option<&str>, chains: &'a Chains) 
 
 /// What a pick of that replica is based on, and why on nothing better.
 fn basis(replica: &Replica, ask: &Ask<'_>, chained: bool) -> (Tier, Reason) {
-    if let Err(reason) = ask.prompts {
-        return (Tier::Load, reason);
-    }
+    let prompts = match ask.prompts {
+        Ok(prompts) => prompts,
+        Err(reason) => return (Tier::Load, reason),
+    };
     if !ask.honours_rank && replica.is_by_header() {
         return (Tier::Load, Reason::RANK_NOT_HONOURED);
     }
@@ -225,6 +226,7 @@ fn basis(replica: &Replica, ask: &Ask<'_>, chained: bool) -> (Tier, Reason) {
         Err(reason) => (Tier::Approximate, reason),
         Ok(_) if !chained => (Tier::Approximate, Reason::TOO_MANY_DOMAINS),
         Ok(_) if matches!(replica.knowledge, Knowledge::Stale { .. }) => (Tier::Precise, Reason::STALE),
+        Ok(_) if prompts.iter().any(|it| it.is_cut) => (Tier::Precise, Reason::MEDIA_PREFIX),
         Ok(_) => (Tier::Precise, Reason::OK),
     }
 }

@@ -139,7 +139,7 @@ fn convert(
     if !turn.calls.is_empty() {
         out.insert("tool_calls".into(), Json::Array(turn.calls));
     }
-    if let Some(content) = content(turn.texts) {
+    if let Some(content) = content(turn.parts) {
         out.insert("content".into(), content);
     }
     // A user's turn of nothing but tools' results has become messages of its own.
@@ -152,7 +152,7 @@ fn convert(
 /// What the blocks of one message come to.
 #[derive(Default)]
 struct Turn {
-    texts: Vec<String>,
+    parts: Vec<Json>,
     calls: Vec<Json>,
     reasoning: Vec<String>,
 }
@@ -167,17 +167,15 @@ impl Turn {
         messages: &mut Vec<Message>,
     ) -> Result<(), PromptError> {
         match kind(block) {
-            "text" => self.texts.extend(filled(block, "text").map(str::to_owned)),
-            "image" if matches!(block.get("source"), Some(Json::Object(_))) => {
-                return Err(PromptError::Media(path()));
-            }
+            "text" => self.parts.extend(filled(block, "text").map(text_part)),
+            "image" if matches!(block.get("source"), Some(Json::Object(_))) => self.parts.push(image()),
             "thinking" => self.reasoning.extend(text_of(block, "thinking").map(str::to_owned)),
             "tool_use" => self.calls.push(call(block, made_up_id, &path())?),
             "tool_result" if role == "user" => result(block, &path(), messages)?,
             "tool_result" => {
                 let content = block.get("content").filter(|content| is_truthy(content));
                 let text = content.map_or_else(String::new, |it| print::str(&value::from_json(it)));
-                self.texts.push(format!("Tool result: {text}"));
+                self.parts.push(text_part(&format!("Tool result: {text}")));
             }
             "image" | "redacted_thinking" | "tool_reference" => {}
             _ => return Err(field(&path(), "type: no kind of block that is known")),
@@ -186,16 +184,23 @@ impl Turn {
     }
 }
 
-/// One text is a string, several are parts.
-fn content(mut texts: Vec<String>) -> Option<Json> {
-    match texts.len() {
-        0 => None,
-        1 => texts.pop().map(Json::String),
-        _ => {
-            let part = |it| Json::Object(object([("type", text("text")), ("text", text(it))]));
-            Some(Json::Array(texts.into_iter().map(part).collect()))
-        }
-    }
+/// One text is a string, else there are parts.
+fn content(parts: Vec<Json>) -> Option<Json> {
+    let alone = match parts.as_slice() {
+        [] => return None,
+        [Json::Object(part)] => part.get("text").cloned(),
+        _ => None,
+    };
+    Some(alone.unwrap_or(Json::Array(parts)))
+}
+
+fn text_part(it: &str) -> Json {
+    Json::Object(object([("type", text("text")), ("text", text(it))]))
+}
+
+/// A picture. Which one does not matter here: only the engine can count its tokens.
+fn image() -> Json {
+    Json::Object(object([("type", text("image_url"))]))
 }
 
 fn call(block: &Object, made_up_id: &str, path: &str) -> Result<Json, PromptError> {
@@ -215,6 +220,7 @@ fn call(block: &Object, made_up_id: &str, path: &str) -> Result<Json, PromptErro
 fn result(block: &Object, path: &str, messages: &mut Vec<Message>) -> Result<(), PromptError> {
     let mut texts = Vec::new();
     let mut references = Vec::new();
+    let mut images = 0;
     match block.get("content") {
         Some(Json::String(text)) => texts.push(text.as_str()),
         Some(Json::Array(items)) => {
@@ -225,7 +231,7 @@ fn result(block: &Object, path: &str, messages: &mut Vec<Message>) -> Result<(),
                         Some(Json::String(text)) => texts.push(text),
                         Some(_) => return Err(field(path, "content: text: want a string")),
                     },
-                    "image" => return Err(PromptError::Media(path.to_owned())),
+                    "image" => images += usize::from(!has_empty_url(item)),
                     "tool_reference" => {
                         references.extend(filled(item, "tool_name").or_else(|| filled(item, "name")));
                     }
@@ -236,17 +242,27 @@ fn result(block: &Object, path: &str, messages: &mut Vec<Message>) -> Result<(),
         _ => {}
     }
     let id = text(text_of(block, "tool_use_id").unwrap_or_default());
-    let mut push = |content| {
+    let answer = |content| {
         let mut out = message("tool", content);
         out.insert("tool_call_id".into(), id.clone());
-        messages.push(out);
+        out
     };
-    push(Json::String(texts.join("\n")));
+    messages.push(answer(Json::String(texts.join("\n"))));
+    if 0 < images {
+        // A tool cannot answer in pictures: they are shown as if the user had sent them.
+        messages.push(message("user", Json::Array(std::iter::repeat_with(image).take(images).collect())));
+    }
     if !references.is_empty() {
         let part = |name| Json::Object(object([("type", text("tool_reference")), ("name", text(name))]));
-        push(Json::Array(references.into_iter().map(part).collect()));
+        messages.push(answer(Json::Array(references.into_iter().map(part).collect())));
     }
     Ok(())
+}
+
+/// Whether a picture is to be fetched from nowhere, which vLLM leaves out of a tool's result.
+fn has_empty_url(item: &Object) -> bool {
+    let source = item.get("source").and_then(Json::as_object);
+    source.is_some_and(|it| kind(it) == "url" && filled(it, "url").is_none())
 }
 
 fn effort(body: &Object, traits: Traits) -> Option<&str> {

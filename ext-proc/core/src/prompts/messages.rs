@@ -6,6 +6,7 @@
 use super::{
     PromptError,
     build::{self, field},
+    media::{Kind, StandIn},
 };
 use crate::request::{
     is_media, is_text_part,
@@ -47,6 +48,16 @@ const PART_KEYS: [&str; 18] = [
     "uuid",
 ];
 
+/// What becomes of the media in a chat.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Media {
+    /// They are an error.
+    Refused,
+    /// Each stays: in [`Form::Parts`] as a part that names its kind alone, as vLLM has it; in [`Form::Text`] as a text
+    /// in place of the model's own, which is not known.
+    Kept(StandIn),
+}
+
 /// How a chat's messages are handed to a template.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
@@ -58,6 +69,8 @@ pub(super) struct Rules {
     /// Whether calls of tools keep the order of their keys. Of most APIs they pass through OpenAI's types, which have
     /// an order of their own.
     pub(super) calls_as_given: bool,
+    /// What becomes of media.
+    pub(super) media: Media,
 }
 
 /// Brings `messages` into the form that a template gets.
@@ -77,7 +90,7 @@ pub(super) fn normalise(messages: &[Json], rules: Rules) -> Result<Vec<Json>, Pr
 fn one(message: &Object, rules: Rules, path: &str) -> Result<Object, PromptError> {
     let role =
         message.get("role").and_then(Json::as_str).ok_or_else(|| field(path, "role: want a string"))?;
-    let mut content = content(message.get("content"), role, rules.form, path)?;
+    let mut content = content(message.get("content"), role, rules, path)?;
     if role == "tool" {
         content = tool_content(content);
     }
@@ -118,48 +131,68 @@ fn one(message: &Object, rules: Rules, path: &str) -> Result<Object, PromptError
     Ok(out)
 }
 
-fn content(content: Option<&Json>, role: &str, form: Form, path: &str) -> Result<Json, PromptError> {
+fn content(content: Option<&Json>, role: &str, rules: Rules, path: &str) -> Result<Json, PromptError> {
     let mut parts = Vec::new();
+    let mut media = 0;
     match content {
         None | Some(Json::Null) => {}
-        Some(Json::String(text)) => push_text(&mut parts, text, None, role, form),
+        Some(Json::String(text)) => push_text(&mut parts, text, None, role, rules.form),
         Some(Json::Array(given)) => {
             for (at, part) in given.iter().enumerate() {
-                push_part(&mut parts, part, role, form, || format!("{path}.content[{at}]"))?;
+                let path = || format!("{path}.content[{at}]");
+                match part {
+                    Json::String(text) => push_text(&mut parts, text, None, role, rules.form),
+                    Json::Object(part) if is_media(part) => {
+                        let (Media::Kept(stand_in), Some(kind)) = (rules.media, Kind::of(part)) else {
+                            return Err(PromptError::Media(path()));
+                        };
+                        match rules.form {
+                            Form::Parts => parts.push(medium(part, kind)),
+                            Form::Text if stand_in.is_inline => {
+                                parts.push(Json::String(stand_in.text.into()))
+                            }
+                            Form::Text => media += 1,
+                        }
+                    }
+                    Json::Object(part) => push_part(&mut parts, part, role, rules.form, path)?,
+                    _ => return Err(field(&path(), "want an object or a string")),
+                }
             }
         }
         // Python goes through the keys of an object where a list is wanted.
         Some(Json::Object(entries)) => {
             for key in entries.keys() {
-                push_text(&mut parts, key, None, role, form);
+                push_text(&mut parts, key, None, role, rules.form);
             }
         }
         Some(_) => return Err(field(&format!("{path}.content"), "want a string, an array or null")),
     }
-    Ok(match form {
-        Form::Parts => Json::Array(parts),
-        Form::Text => Json::String(join(&parts, "\n")),
+    Ok(match (rules.form, rules.media) {
+        (Form::Parts, _) => Json::Array(parts),
+        (Form::Text, Media::Kept(stand_in)) if 0 < media => {
+            Json::String(stand_in.before(media, join(&parts, "\n")))
+        }
+        (Form::Text, _) => Json::String(join(&parts, "\n")),
     })
+}
+
+/// A medium as a template sees it: its kind, and what of the part vLLM does not know.
+fn medium(part: &Object, kind: Kind) -> Json {
+    let mut out = Object::new();
+    out.insert("type".into(), Json::String(kind.name().into()));
+    for (key, value) in part.iter().filter(|(key, _)| !PART_KEYS.contains(&key.as_str())) {
+        out.insert(key.clone(), value.clone());
+    }
+    Json::Object(out)
 }
 
 fn push_part(
     parts: &mut Vec<Json>,
-    part: &Json,
+    object: &Object,
     role: &str,
     form: Form,
     path: impl Fn() -> String,
 ) -> Result<(), PromptError> {
-    let object = match part {
-        Json::String(text) => {
-            push_text(parts, text, None, role, form);
-            return Ok(());
-        }
-        Json::Object(object) => object,
-        _ => return Err(field(&path(), "want an object or a string")),
-    };
-    if is_media(object) {
-        return Err(PromptError::Media(path()));
-    }
     let kind =
         object.get("type").and_then(Json::as_str).ok_or_else(|| field(&path(), "type: want a string"))?;
     if !is_text_part(kind) {

@@ -7,12 +7,15 @@
 mod anthropic;
 mod build;
 mod chat;
+mod family;
 mod files;
 mod harmony;
+mod media;
 mod messages;
 mod pooling;
 mod prompt;
 mod python;
+mod render;
 mod responses;
 mod rewrite;
 mod source;
@@ -29,11 +32,12 @@ use crate::request::{
     Api, Request,
     json::{Json, Object},
 };
-use build::{field, flag, given, ids, object, ready_ids, text};
-use chat::Chat;
+use build::{field, flag, ids, object, ready_ids, text};
+use family::Family;
 use harmony::Harmony;
-use messages::Rules;
-use template::{Template, Templates};
+use messages::Media;
+use render::Sheet;
+use template::Templates;
 use tokens::Tokenizer;
 use truncation::Limit;
 
@@ -174,6 +178,7 @@ pub struct Prompter {
     harmony: Option<Arc<Harmony>>,
     settings: Settings,
     traits: anthropic::Traits,
+    family: Arc<Family>,
 }
 
 impl Prompter {
@@ -197,7 +202,16 @@ impl Prompter {
     ) -> Result<Self, LoadError> {
         let (named, special_tokens) = (files::named_templates(config), files::special_tokens(config));
         let harmony = Harmony::of(files.config_json, &tokenizer, &settings)?.map(Arc::new);
-        Ok(Self::of_parts(tokenizer, harmony, named.into(), special_tokens, files.chat_template, settings))
+        let family = Family::new(files.config_json)?.into();
+        Ok(Self::of_parts(
+            tokenizer,
+            harmony,
+            named.into(),
+            special_tokens,
+            family,
+            files.chat_template,
+            settings,
+        ))
     }
 
     /// The same model set up in another way, its large tokenizer shared; a gpt-oss model stays one.
@@ -205,7 +219,16 @@ impl Prompter {
     pub fn set_up(&self, chat_template: Option<&str>, settings: Settings) -> Self {
         let (tokenizer, named) = (Arc::clone(&self.tokenizer), Arc::clone(&self.named));
         let harmony = self.harmony.clone();
-        Self::of_parts(tokenizer, harmony, named, self.special_tokens.clone(), chat_template, settings)
+        let family = Arc::clone(&self.family);
+        Self::of_parts(
+            tokenizer,
+            harmony,
+            named,
+            self.special_tokens.clone(),
+            family,
+            chat_template,
+            settings,
+        )
     }
 
     fn of_parts(
@@ -213,6 +236,7 @@ impl Prompter {
         harmony: Option<Arc<Harmony>>,
         named: Arc<[(String, String)]>,
         special_tokens: Object,
+        family: Arc<Family>,
         chat_template: Option<&str>,
         settings: Settings,
     ) -> Self {
@@ -225,7 +249,8 @@ impl Prompter {
             effort_of_disabled: "none",
             made_up_id: anthropic::MADE_UP_IDS[0],
         };
-        let mut prompter = Self { tokenizer, named, templates, special_tokens, harmony, settings, traits };
+        let mut prompter =
+            Self { tokenizer, named, templates, special_tokens, harmony, settings, traits, family };
         prompter.traits.effort_of_disabled = prompter.effort_of_disabled();
         prompter
     }
@@ -243,16 +268,19 @@ impl Prompter {
         if none.is_none() || is_another { "low" } else { "none" }
     }
 
-    /// The prompts of `request`: a chat has one, other requests one or more.
+    /// The prompts of `request`: a chat has one, other requests one or more. One with a medium ends before the first.
     ///
     /// # Errors
     ///
     /// Where no ids can be made here, see [`PromptError`].
     pub fn prompts(&self, request: &Request) -> Result<Vec<Prompt>, PromptError> {
+        if request.has_media && self.harmony.is_none() {
+            return self.cut_prompts(request);
+        }
         Ok(self.token_ids(request)?.into_iter().map(Prompt::from).collect())
     }
 
-    /// The token ids of `request`, one list per prompt: a chat has one, other requests one or more.
+    /// The token ids of `request`, one list per prompt: a chat has one, other requests one or more. Media are an error.
     ///
     /// # Errors
     ///
@@ -303,17 +331,17 @@ impl Prompter {
     }
 
     /// What `prompt` makes of an Anthropic request as a chat.
-    fn messages(
+    fn messages<T: PartialEq>(
         &self,
         body: &Object,
-        prompt: impl Fn(Object) -> Result<Vec<u32>, PromptError>,
-    ) -> Result<Vec<u32>, PromptError> {
+        prompt: impl Fn(Object) -> Result<T, PromptError>,
+    ) -> Result<T, PromptError> {
         let of = |id| prompt(anthropic::to_chat(body, anthropic::Traits { made_up_id: id, ..self.traits })?);
-        let ids = of(anthropic::MADE_UP_IDS[0])?;
-        if anthropic::lacks_id(body) && of(anthropic::MADE_UP_IDS[1])? != ids {
+        let made = of(anthropic::MADE_UP_IDS[0])?;
+        if anthropic::lacks_id(body) && of(anthropic::MADE_UP_IDS[1])? != made {
             return Err(field("messages", "a call has no id, and the made-up one would be shown"));
         }
-        Ok(ids)
+        Ok(made)
     }
 
     fn chat(&self, body: &Object, kind: Kind, limit: Limit) -> Result<Vec<u32>, PromptError> {
@@ -329,41 +357,8 @@ impl Prompter {
 
     /// The text of a chat, as its template prints it.
     fn rendered(&self, body: &Object, kind: Kind) -> Result<String, PromptError> {
-        let none = serde_json::Map::new();
-        let defaults = if kind.has_defaults { &self.settings.default_chat_template_kwargs } else { &none };
-        let chat = Chat::of(body, defaults, &self.settings)?;
-        let template = self.template(body, chat.has_tools())?;
-        let messages = body.get("messages").and_then(Json::as_array).unwrap_or_default();
-        let rules = Rules {
-            form: template.form(),
-            keeps_developer: self.settings.keeps_developer_role || template.knows_developer(),
-            calls_as_given: kind.calls_as_given,
-        };
-        let messages = messages::normalise(messages, rules)?;
-        if messages.is_empty() {
-            return Err(PromptError::NoMessages);
-        }
-        let mut variables = self.special_tokens.clone();
-        variables.extend(chat.variables);
-        self.templates.render(&template, messages, variables, chat.continues)
-    }
-
-    /// The request's own template if the engine would trust it, else the model's.
-    fn template(&self, body: &Object, has_tools: bool) -> Result<Template, PromptError> {
-        let in_kwargs = body.get("chat_template_kwargs").and_then(Json::as_object);
-        let in_kwargs = in_kwargs.and_then(|kwargs| given(kwargs, "chat_template"));
-        let own = given(body, "chat_template");
-        if own.or(in_kwargs).is_some() && !self.settings.trust_request_chat_template {
-            return Err(PromptError::UntrustedTemplate);
-        }
-        let own = own.filter(|it| it.as_str() != Some(""));
-        let in_kwargs =
-            in_kwargs.filter(|it| it.as_str() != Some("auto") && !self.settings.chat_template_is_servers);
-        match own.filter(|it| it.as_str() != Some("")).or(in_kwargs) {
-            None => self.templates.choose(has_tools),
-            Some(Json::String(text)) => Ok(self.templates.described(text)),
-            Some(_) => Err(field("chat_template", "want a string")),
-        }
+        let sheet = Sheet::new(self, body, kind)?;
+        sheet.print(sheet.messages(Media::Refused)?)
     }
 
     /// A text or several, or the ids of one or several, from the field of that name.

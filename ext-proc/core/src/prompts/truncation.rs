@@ -71,6 +71,18 @@ impl Limit {
         Ok(Self { keep, side, usual_side })
     }
 
+    /// Whether `request` wants any prompt cut that is too long, by however much.
+    pub(super) fn is_asked(request: &Request) -> bool {
+        let body = request.body();
+        match request.api {
+            Api::Responses => body.get("truncation").is_some_and(|it| it.as_str() != Some("disabled")),
+            Api::Messages => false,
+            Api::ChatCompletions | Api::Completions | Api::Embeddings | Api::Pooling => {
+                !matches!(body.get("truncate_prompt_tokens"), None | Some(Json::Null))
+            }
+        }
+    }
+
     /// Whether `ids` need no cut.
     pub(super) fn holds(self, ids: &[u32]) -> bool {
         self.keep.is_none_or(|keep| ids.len() <= keep)

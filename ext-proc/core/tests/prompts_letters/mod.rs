@@ -1,4 +1,5 @@
 //! A tokenizer of letters, so that prompts can be read.
+#![allow(dead_code, reason = "not each test has use for all of it")]
 
 use kvpick_core::prompts::{ModelFiles, Prompter, Settings};
 
@@ -9,6 +10,30 @@ pub(crate) fn letters(chat_template: &str, settings: Settings) -> Prompter {
 
 /// The same with a `tokenizer_config.json`.
 pub(crate) fn letters_and(config: Option<&str>, chat_template: &str, settings: Settings) -> Prompter {
+    let tokenizer = tokenizer(&[]);
+    let files = ModelFiles {
+        tokenizer_json: tokenizer.as_bytes(),
+        tokenizer_config_json: config.map(str::as_bytes),
+        config_json: None,
+        chat_template: Some(chat_template),
+    };
+    Prompter::new(files, settings).expect("the tokenizer loads")
+}
+
+/// One with special tokens and a `config.json`.
+pub(crate) fn letters_of(config: &serde_json::Value, chat_template: &str, special: &[&str]) -> Prompter {
+    let (tokenizer, config) = (tokenizer(special), config.to_string());
+    let files = ModelFiles {
+        tokenizer_json: tokenizer.as_bytes(),
+        tokenizer_config_json: None,
+        config_json: Some(config.as_bytes()),
+        chat_template: Some(chat_template),
+    };
+    Prompter::new(files, Settings::default()).expect("the tokenizer loads")
+}
+
+/// A `tokenizer.json`.
+fn tokenizer(special: &[&str]) -> String {
     // The usual names of bytes in such vocabularies: printing ones stand for themselves, the others follow.
     let prints = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
     let plain = (0..=u8::MAX).filter(prints).map(char::from);
@@ -21,8 +46,13 @@ pub(crate) fn letters_and(config: Option<&str>, chat_template: &str, settings: S
     let bytes = serde_json::json!({
         "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": false, "use_regex": false,
     });
+    let added = special.iter().zip(256..).map(|(content, id)| {
+        serde_json::json!({"id": id, "content": content, "single_word": false, "lstrip": false, "rstrip": false,
+                           "normalized": false, "special": true})
+    });
+    let added: Vec<_> = added.collect();
     let tokenizer = serde_json::json!({
-        "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+        "version": "1.0", "truncation": null, "padding": null, "added_tokens": added, "normalizer": null,
         "pre_tokenizer": bytes, "post_processor": null, "decoder": bytes,
         "model": {
             "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
@@ -30,12 +60,5 @@ pub(crate) fn letters_and(config: Option<&str>, chat_template: &str, settings: S
             "vocab": vocabulary, "merges": [],
         },
     });
-    let tokenizer = tokenizer.to_string();
-    let files = ModelFiles {
-        tokenizer_json: tokenizer.as_bytes(),
-        tokenizer_config_json: config.map(str::as_bytes),
-        config_json: None,
-        chat_template: Some(chat_template),
-    };
-    Prompter::new(files, settings).expect("the tokenizer loads")
+    tokenizer.to_string()
 }

@@ -1,6 +1,7 @@
 //! Text to token ids, by the model's own tokenizer.
 
 mod added;
+mod boundary;
 mod library;
 mod unicode;
 
@@ -8,6 +9,7 @@ use serde_json::Value;
 
 use super::{LoadError, PromptError};
 use crate::request::json::Object;
+use boundary::Boundaries;
 use library::Library;
 
 /// A model's tokenizer, as its `tokenizer.json` describes it.
@@ -17,6 +19,7 @@ pub(super) struct Tokenizer {
     splits_at_symbols: bool,
     /// Added tokens that are not special: they are cut out of any text.
     never_ordinary: Vec<String>,
+    boundaries: Boundaries,
 }
 
 impl Tokenizer {
@@ -34,6 +37,7 @@ impl Tokenizer {
             library,
             splits_at_symbols: unicode::splits_at_symbols(&file.to_string()),
             never_ordinary: plain.filter(|content| !content.is_empty()).collect(),
+            boundaries: Boundaries::new(&file),
         })
     }
 
