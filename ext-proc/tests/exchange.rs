@@ -307,7 +307,7 @@ max_body_bytes: 18446744073709551615
 workers: 18446744073709551615
 memory: {routed_expiry_s: 10000000000000000000}
 destinations: 0
-models: [{name: m, path: no/such/folder, utc_offset_minutes: 1441}, {name: m, path: no/such/folder}]
+models: [{name: m, path: no/such/folder, utc_offset_minutes: 1441, tokenizer_mode: ''}, {name: m, path: no/such/folder}]
 replicas:
   - {address: 127.0.0.1:0, models: [m]}
   - {address: 127.0.0.1:1}
@@ -324,6 +324,7 @@ replicas:
         "destinations:",
         "models[0].path",
         "models[0].utc_offset_minutes",
+        "models[0].tokenizer_mode",
         "models[1]:",
         "replicas[0].address",
         "replicas[1].models",

@@ -309,6 +309,23 @@ fn hits_of_several_prompts_add_up() {
 }
 
 #[test]
+fn a_prompt_that_ends_before_a_medium_is_looked_up_as_far_as_it_goes() {
+    let now = start();
+    let (mut world, stream) = two(now);
+    let tokens = prompt(1, 64);
+    report(&mut world, stream, 1, &[], now);
+    report(&mut world, stream, 2, &keys(&tokens), now);
+    let plan = world.plan(Some("m"));
+    let prompts = [Prompt { is_cut: true, ..tokens.into() }];
+    let chains = chain(plan.namings.clone(), &prompts, None);
+    let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
+    let (pick, _) = world.pick(&plan, &ask, &chains, now);
+    assert_eq!((pick.tier, pick.reason), (Tier::Precise, Reason::MEDIA_PREFIX));
+    // More follows, so that all of its blocks may be found.
+    assert_eq!((port(&world, &pick), pick.predicted_tokens), (2, 4 * BLOCK as u64));
+}
+
+#[test]
 fn salts_and_adapters_keep_blocks_apart() {
     let now = start();
     let mut world = world(vec![spec(1, "a", &["m"])], now);

@@ -289,7 +289,7 @@ mod properties {
     }
 
     fn body(chat: &[Vec<(bool, String)>], picture: &Value) -> Value {
-        let role = |at: usize| if at % 2 == 0 { "user" } else { "assistant" };
+        let role = |at: usize| if at.is_multiple_of(2) { "user" } else { "assistant" };
         let part =
             |(is_picture, text): &(bool, String)| if *is_picture { picture.clone() } else { said(text) };
         let message = |(at, parts): (usize, &Vec<(bool, String)>)| json!({"role": role(at), "content": parts.iter().map(part).collect::<Vec<_>>()});
@@ -354,9 +354,9 @@ mod properties {
                 prompter.decode(ids)
             );
         }
-        // What the engine may take for a medium ends it, and this model's template looks for tools' answers in messages;
-        // nothing else ends it before the last token that is sure.
-        let typed = ["vision_start", "tool_response"].iter().any(|it| body.to_string().contains(it));
+        // What the engine may take for a medium ends it, and this model's template looks for thoughts and tools' answers
+        // in messages; nothing else ends it before the last token that is sure.
+        let typed = ["vision_start", "tool_response", "think"].iter().any(|it| body.to_string().contains(it));
         assert!(
             typed || sure <= found.len(),
             "{body}: {:?} {:?}",

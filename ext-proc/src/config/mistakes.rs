@@ -90,6 +90,9 @@ impl Config {
                     found.push(format!("models[{i}]: the name {name:?} is given twice; keep one"));
                 }
             }
+            if model.tokenizer_mode.as_deref() == Some("") {
+                found.push(format!("models[{i}].tokenizer_mode: is empty; give what vLLM is given, or null"));
+            }
             if model.utc_offset_minutes.unsigned_abs() > 24 * 60 {
                 found.push(format!(
                     "models[{i}].utc_offset_minutes: {} is more than a day; give minutes ahead of UTC",

@@ -50,6 +50,9 @@ pub struct ModelConfig {
     /// The engine's `VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS`.
     #[serde(default)]
     pub harmony_system_instructions: bool,
+    /// vLLM's `--tokenizer-mode`. Where it is not said, or `auto`, found out from the folder as vLLM does.
+    #[serde(default)]
+    pub tokenizer_mode: Option<String>,
     /// The engine's local time is this many minutes ahead of UTC; for prompts that show the date.
     #[serde(default)]
     pub utc_offset_minutes: i32,

@@ -65,7 +65,7 @@ impl Batch {
         if let Some(same) = self.in_force.get(&fingerprint) {
             return Ok(same.clone());
         }
-        let (files, settings) = (read.as_model_files()?, settings(config));
+        let (files, settings) = (read.as_model_files(), settings(config));
         let tokenizer = read.tokenizer();
         let cell = Arc::clone(lock(&self.tokenizers).entry(tokenizer).or_default());
         let mut cell = lock(&cell);
@@ -97,6 +97,7 @@ fn settings(config: &ModelConfig) -> Settings {
         harmony: config.harmony,
         start_date: config.start_date.clone(),
         harmony_system_instructions: config.harmony_system_instructions,
+        tokenizer_mode: config.tokenizer_mode.clone(),
         clock: Some(clock::ahead_of_utc(config.utc_offset_minutes)),
     }
 }

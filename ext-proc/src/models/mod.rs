@@ -3,6 +3,7 @@
 //! A table of them never changes; [`crate::reload`] puts a new one in its place.
 
 mod files;
+mod folder;
 mod load;
 
 use std::{collections::BTreeMap, sync::Arc, time::SystemTime};

@@ -51,6 +51,7 @@ pub fn load(folder: &Path, max_model_len: Option<u32>) -> Result<Prompter, Model
         tokenizer_config_json: config.as_deref(),
         config_json: config_json.as_deref(),
         chat_template: template.as_deref(),
+        ..ModelFiles::default()
     };
     let settings = Settings { max_model_len, ..Settings::default() };
     Prompter::new(files, settings).map_err(|source| ModelError::Load { folder: folder.to_owned(), source })

@@ -7,7 +7,9 @@
 mod anthropic;
 mod build;
 mod chat;
+mod error;
 mod family;
+mod fields;
 mod files;
 mod harmony;
 mod media;
@@ -25,6 +27,7 @@ mod truncation;
 
 use std::{fmt, sync::Arc};
 
+pub use error::PromptError;
 pub use files::{LoadError, ModelFiles};
 pub use prompt::{Medium, Prompt};
 
@@ -32,8 +35,9 @@ use crate::request::{
     Api, Request,
     json::{Json, Object},
 };
-use build::{field, flag, ids, object, ready_ids, text};
-use family::Family;
+use build::{field, object, text};
+use family::{Family, Mode};
+use fields::{flag, ids, media_field, ready_ids};
 use harmony::Harmony;
 use messages::Media;
 use render::Sheet;
@@ -68,6 +72,9 @@ pub struct Settings {
     pub start_date: Option<String>,
     /// `VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS`: Harmony's instructions are in the system message.
     pub harmony_system_instructions: bool,
+    /// `--tokenizer-mode`: `hf`, or the name of code of the engine's. Where it is not said, or `auto`, the model's
+    /// architecture and files do.
+    pub tokenizer_mode: Option<String>,
     /// The engine's local time, for prompts that show the date. Without it such a template fails to render.
     pub clock: Option<Arc<dyn Fn() -> LocalTime + Send + Sync>>,
 }
@@ -99,60 +106,6 @@ pub struct LocalTime {
     pub minute: u8,
     /// 0 to 60.
     pub second: u8,
-}
-
-/// Why a request has no token ids here. The caller then takes another source of knowledge.
-#[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
-pub enum PromptError {
-    /// A message carries a medium, whose tokens only the engine can count.
-    #[error("{0}: carries media, whose tokens only the engine can count")]
-    Media(String),
-    /// The template does not compile or does not render.
-    #[error("chat template: {0}")]
-    Template(String),
-    /// A chat for a model that has no chat template.
-    #[error("the model has no chat template; put chat_template.jinja beside its tokenizer.json")]
-    NoTemplate,
-    /// The request brings its own template, which the engine would not trust.
-    #[error("chat_template: the request brings its own, and trust_request_chat_template is off")]
-    UntrustedTemplate,
-    /// A chat without any message; only Harmony makes a prompt of that.
-    #[error("messages: empty; a chat template needs at least one")]
-    NoMessages,
-    /// A field has a value of which no prompt can be made.
-    #[error("{field}: {problem}")]
-    Field {
-        /// Path of the field.
-        field: String,
-        /// What is wrong with it.
-        problem: &'static str,
-    },
-    /// The request goes on from an answer that one replica keeps.
-    #[error("previous_response_id: the conversation so far is known to the replica that answered it")]
-    Stateful,
-    /// The prompt, or one of several, has no token at all.
-    #[error("the prompt has no token; an engine refuses it")]
-    Empty,
-    /// The tokenizer failed on the text.
-    #[error("tokenizer: {0}")]
-    Tokenizer(String),
-}
-
-impl PromptError {
-    /// Short fixed name for metrics and logs.
-    pub fn label(&self) -> &'static str {
-        match self {
-            Self::Media(_) => "media",
-            Self::Template(_) => "template",
-            Self::NoTemplate => "no_template",
-            Self::UntrustedTemplate => "untrusted_template",
-            Self::NoMessages => "no_messages",
-            Self::Field { .. } => "bad_field",
-            Self::Stateful => "stateful",
-            Self::Empty => "empty",
-            Self::Tokenizer(_) => "tokenizer",
-        }
-    }
 }
 
 /// What distinguishes the chats of different APIs.
@@ -190,28 +143,21 @@ impl Prompter {
     /// here: completions work without it, and each chat says so.
     pub fn new(files: ModelFiles<'_>, settings: Settings) -> Result<Self, LoadError> {
         let config = files.config()?;
+        let family = files.family(&config, &settings)?;
         let tokenizer = Arc::new(Tokenizer::new(files.tokenizer_json, &config)?);
-        Self::of_files(tokenizer, &config, files, settings)
+        Self::of_files(tokenizer, &config, family, files, settings)
     }
 
     fn of_files(
         tokenizer: Arc<Tokenizer>,
         config: &Object,
+        family: Family,
         files: ModelFiles<'_>,
         settings: Settings,
     ) -> Result<Self, LoadError> {
-        let (named, special_tokens) = (files::named_templates(config), files::special_tokens(config));
         let harmony = Harmony::of(files.config_json, &tokenizer, &settings)?.map(Arc::new);
-        let family = Family::new(files.config_json)?.into();
-        Ok(Self::of_parts(
-            tokenizer,
-            harmony,
-            named.into(),
-            special_tokens,
-            family,
-            files.chat_template,
-            settings,
-        ))
+        let (named, special_tokens) = (files.templates(config)?.into(), files::special_tokens(config));
+        Ok(Self::of_parts(tokenizer, harmony, named, special_tokens, family.into(), None, settings))
     }
 
     /// The same model set up in another way, its large tokenizer shared; a gpt-oss model stays one.
@@ -344,6 +290,15 @@ impl Prompter {
         Ok(made)
     }
 
+    /// Fails where the engine makes such a prompt by code of its own.
+    fn check_mode(&self, is_chat: bool) -> Result<(), PromptError> {
+        match self.family.mode(self.settings.tokenizer_mode.as_deref()) {
+            Mode::OwnChats(mode) if is_chat => Err(PromptError::OwnCode(mode)),
+            Mode::OwnTokenizer(mode) => Err(PromptError::OwnCode(mode)),
+            Mode::Files | Mode::OwnChats(_) => Ok(()),
+        }
+    }
+
     fn chat(&self, body: &Object, kind: Kind, limit: Limit) -> Result<Vec<u32>, PromptError> {
         if let Some(ids) = ready_ids(body)? {
             return Ok(ids);
@@ -369,6 +324,7 @@ impl Prompter {
         body: &Object,
         limit: Limit,
     ) -> Result<Vec<Vec<u32>>, PromptError> {
+        self.check_mode(false)?;
         let add_special_tokens = flag(body, "add_special_tokens", true)?;
         let one = |prompt: &Json| match prompt {
             Json::String(text) => self.encode_within(text, add_special_tokens, limit),
@@ -402,14 +358,5 @@ impl Prompter {
 impl fmt::Debug for Prompter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Prompter").field("special_tokens", &self.special_tokens).finish_non_exhaustive()
-    }
-}
-
-/// Where a request of that API carries media.
-fn media_field(request: &Request) -> &'static str {
-    match request.api {
-        Api::ChatCompletions | Api::Messages => "messages",
-        Api::Completions => "prompt_embeds",
-        Api::Responses | Api::Embeddings | Api::Pooling => "input",
     }
 }

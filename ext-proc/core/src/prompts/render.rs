@@ -24,6 +24,7 @@ pub(super) struct Sheet<'p> {
 impl<'p> Sheet<'p> {
     /// Of a chat's `body`.
     pub(super) fn new(prompter: &'p Prompter, body: &'p Object, kind: Kind) -> Result<Self, PromptError> {
+        prompter.check_mode(true)?;
         let none = serde_json::Map::new();
         let settings = &prompter.settings;
         let defaults = if kind.has_defaults { &settings.default_chat_template_kwargs } else { &none };

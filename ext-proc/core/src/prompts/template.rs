@@ -28,6 +28,10 @@ pub(super) const DEFAULT: &str = "default";
 /// Name of the template that goes before it where a request has tools.
 const TOOL_USE: &str = "tool_use";
 
+/// Name of the template of a model's processor of media, which goes first where a request has no tools. No file can
+/// have it.
+pub(super) const PROCESSOR: &str = "processor/chat_template";
+
 /// What transformers appends to the message that is to be continued, to find its end in the rendered text.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
@@ -73,8 +77,8 @@ impl Templates {
 
     /// The model's template for a chat, with or without tools.
     pub(super) fn choose(&self, has_tools: bool) -> Result<Template, PromptError> {
-        let for_tools = self.named.get(TOOL_USE).filter(|_| has_tools);
-        for_tools.or_else(|| self.named.get(DEFAULT)).cloned().ok_or(PromptError::NoTemplate)
+        let first = self.named.get(if has_tools { TOOL_USE } else { PROCESSOR });
+        first.or_else(|| self.named.get(DEFAULT)).cloned().ok_or(PromptError::NoTemplate)
     }
 
     /// Whether a template, with tools or without, refuses system messages that are not the first, as vLLM finds out at

@@ -1,4 +1,5 @@
 //! What the tests of prompts share.
+#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Mutex};
 
@@ -40,6 +41,7 @@ pub(crate) fn prompter_with(model: &str, chat_template: Option<&str>, settings: 
             tokenizer_config_json: Some(config.as_bytes()),
             config_json: None,
             chat_template: None,
+            ..ModelFiles::default()
         };
         Prompter::new(files, Settings::default()).expect("the package's files load")
     });

@@ -1,7 +1,7 @@
 //! A tokenizer of letters, so that prompts can be read.
 #![allow(dead_code, reason = "not each test has use for all of it")]
 
-use kvpick_core::prompts::{ModelFiles, Prompter, Settings};
+use kvpick_core::prompts::{LoadError, ModelFiles, Prompter, Settings};
 
 /// A prompter with a token for each byte and nothing else, so that the text of its ids is what was encoded.
 pub(crate) fn letters(chat_template: &str, settings: Settings) -> Prompter {
@@ -16,20 +16,30 @@ pub(crate) fn letters_and(config: Option<&str>, chat_template: &str, settings: S
         tokenizer_config_json: config.map(str::as_bytes),
         config_json: None,
         chat_template: Some(chat_template),
+        ..ModelFiles::default()
     };
     Prompter::new(files, settings).expect("the tokenizer loads")
 }
 
 /// One with special tokens and a `config.json`.
 pub(crate) fn letters_of(config: &serde_json::Value, chat_template: &str, special: &[&str]) -> Prompter {
-    let (tokenizer, config) = (tokenizer(special), config.to_string());
-    let files = ModelFiles {
-        tokenizer_json: tokenizer.as_bytes(),
-        tokenizer_config_json: None,
+    let config = config.to_string();
+    let more = ModelFiles {
         config_json: Some(config.as_bytes()),
         chat_template: Some(chat_template),
+        ..ModelFiles::default()
     };
-    Prompter::new(files, Settings::default()).expect("the tokenizer loads")
+    letters_with(more, special, Settings::default()).expect("the tokenizer loads")
+}
+
+/// One with special tokens and whatever other files.
+pub(crate) fn letters_with(
+    more: ModelFiles<'_>,
+    special: &[&str],
+    settings: Settings,
+) -> Result<Prompter, LoadError> {
+    let tokenizer = tokenizer(special);
+    Prompter::new(ModelFiles { tokenizer_json: tokenizer.as_bytes(), ..more }, settings)
 }
 
 /// A `tokenizer.json`.

@@ -202,7 +202,8 @@ impl Answering {
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         });
         let output = self.output("completed");
-        let response = self.turn.response(self.answer.shape.created, status, &[output.clone()], &usage);
+        let response =
+            self.turn.response(self.answer.shape.created, status, std::slice::from_ref(&output), &usage);
         if self.turn.asked["store"] != false {
             let items = self.turn.items.iter().cloned().chain([output]).collect();
             let turn = Turn { items, response: response.clone() };

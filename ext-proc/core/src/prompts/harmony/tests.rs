@@ -40,6 +40,7 @@ fn load(control: &[&str], config: Option<&str>, settings: Settings) -> Result<Pr
         tokenizer_config_json: None,
         config_json: config.map(str::as_bytes),
         chat_template: Some("a template"),
+        ..ModelFiles::default()
     };
     Prompter::new(files, settings)
 }
