@@ -4,7 +4,7 @@ use indexmap::IndexMap;
 
 use super::{
     PromptError,
-    build::{field, filled, given, list, object, text, text_of},
+    build::{HALF_PAIR, field, filled, given, list, object, text, text_of},
     messages::BILLING_HEADER,
     python::{print, value},
 };
@@ -174,6 +174,9 @@ impl Turn {
             "tool_result" if role == "user" => result(block, &path(), messages)?,
             "tool_result" => {
                 let content = block.get("content").filter(|content| is_truthy(content));
+                if content.is_some_and(|content| !content.is_all_text()) {
+                    return Err(field(&path(), HALF_PAIR));
+                }
                 let text = content.map_or_else(String::new, |it| print::str(&value::from_json(it)));
                 self.parts.push(text_part(&format!("Tool result: {text}")));
             }

@@ -3,6 +3,9 @@
 use super::PromptError;
 use crate::request::json::{Json, Object};
 
+/// What is wrong with a value that is not text throughout.
+pub(super) const HALF_PAIR: &str = "has half a surrogate pair in it";
+
 pub(super) fn object<const N: usize>(entries: [(&str, Json); N]) -> Object {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }

@@ -8,7 +8,7 @@ use minijinja::{
 
 use super::{
     ContentFormat, LocalTime, PromptError, Settings,
-    build::{object, text},
+    build::{HALF_PAIR, field, object, text},
     messages::Form,
     python::{filters, globals, methods, print, texts, time, tojson, value},
     rewrite, source,
@@ -127,6 +127,10 @@ impl Templates {
         }
         let continued = if continues { Some(tag_last(&mut messages)?) } else { None };
         let mut variables = variables;
+        variables.retain(|name, value| value.is_all_text() || template.text.contains(name));
+        if !messages.iter().chain(variables.values()).all(Json::is_all_text) {
+            return Err(field("messages", HALF_PAIR));
+        }
         variables.insert("messages".into(), Json::Array(messages));
         let variables = value::from_json(&Json::Object(variables));
         let rendered = match &template.compiled {

@@ -175,7 +175,7 @@ impl<'a> Given<'a> {
             let arguments = match function.get("arguments")? {
                 Json::String(text) => text.clone(),
                 // As they are in a chat that was made of another API's.
-                Json::Object(arguments) => dumps(arguments),
+                given @ Json::Object(arguments) if given.is_all_text() => dumps(arguments),
                 _ => return None,
             };
             Some(Call { id: text(call, "id"), name: text(function, "name")?, arguments })

@@ -6,7 +6,7 @@ use super::{
     typescript,
 };
 use crate::{
-    prompts::{PromptError, Settings},
+    prompts::{PromptError, Settings, build::HALF_PAIR},
     request::json::{Json, Object},
 };
 
@@ -135,6 +135,7 @@ pub(super) fn function<'a>(given: &'a Object, path: &str) -> Result<Function<'a>
     };
     let parameters = match given.get("parameters") {
         None | Some(Json::Null) => None,
+        Some(parameters) if !parameters.is_all_text() => return Err(bad(path, HALF_PAIR)),
         Some(Json::Object(parameters)) => Some(parameters),
         Some(_) => return Err(bad(path, "parameters: want an object")),
     };

@@ -14,7 +14,8 @@ pub(crate) fn dumps(object: &Object) -> String {
 
 fn write(out: &mut String, value: &Json) {
     match value {
-        Json::Null => out.push_str("null"),
+        // The second is not printed: a call with such a value in it is refused.
+        Json::Null | Json::NoText => out.push_str("null"),
         Json::Bool(bool) => _ = write!(out, "{bool}"),
         Json::Int(int) => _ = write!(out, "{int}"),
         Json::BigInt(digits) => out.push_str(digits),

@@ -32,6 +32,8 @@ pub(crate) fn from_json(json: &Json) -> Value {
         Json::BigInt(digits) => Value::from_object(BigInt(digits.clone())),
         Json::Float(float) => Value::from(*float),
         Json::String(text) => Value::from(text.as_str()),
+        // No template is given such a value.
+        Json::NoText => Value::UNDEFINED,
         Json::Array(items) => Value::from(items.iter().map(from_json).collect::<Vec<_>>()),
         Json::Object(entries) => {
             Value::from_pairs(entries.iter().map(|(key, value)| (key.as_str(), from_json(value))))

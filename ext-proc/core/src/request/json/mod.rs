@@ -24,6 +24,9 @@ pub enum Json {
     /// May be infinite or not a number.
     Float(f64),
     String(String),
+    /// A string with half a surrogate pair, or an object with such a key: Python reads it, but it is no text, and
+    /// where it would come into a prompt vLLM refuses it.
+    NoText,
     Array(Vec<Self>),
     Object(Object),
 }
@@ -99,6 +102,7 @@ impl Json {
             Self::Int(_) | Self::BigInt(_) => "an integer",
             Self::Float(_) => "a float",
             Self::String(_) => "a string",
+            Self::NoText => "a string with half a surrogate pair",
             Self::Array(_) => "an array",
             Self::Object(_) => "an object",
         }
@@ -133,6 +137,16 @@ impl Json {
         match self {
             Self::Int(int) => Some(*int),
             _ => None,
+        }
+    }
+
+    /// Whether every string in it is text.
+    pub fn is_all_text(&self) -> bool {
+        match self {
+            Self::NoText => false,
+            Self::Array(items) => items.iter().all(Self::is_all_text),
+            Self::Object(entries) => entries.values().all(Self::is_all_text),
+            _ => true,
         }
     }
 

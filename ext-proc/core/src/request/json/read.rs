@@ -53,7 +53,7 @@ impl Reader<'_> {
             Some(b'[') => self.array(depth + 1),
             Some(b'"') => {
                 self.at += 1;
-                self.string().map(Json::String)
+                Ok(self.string()?.map_or(Json::NoText, Json::String))
             }
             Some(b'-' | b'0'..=b'9') => self.number(),
             _ if self.take("null") => Ok(Json::Null),
@@ -96,6 +96,7 @@ impl Reader<'_> {
         }
         self.at += 1;
         let mut object = Object::new();
+        let mut is_text = true;
         self.skip_space();
         if self.take("}") {
             return Ok(Json::Object(object));
@@ -111,7 +112,10 @@ impl Reader<'_> {
                 return Err(self.want("':'"));
             }
             let value = self.value(depth)?;
-            object.insert(key, value);
+            match key {
+                Some(key) => _ = object.insert(key, value),
+                None => is_text = false,
+            }
             self.skip_space();
             match self.peek() {
                 Some(b',') => self.at += 1,
@@ -120,12 +124,13 @@ impl Reader<'_> {
             }
         }
         self.at += 1;
-        Ok(Json::Object(object))
+        Ok(if is_text { Json::Object(object) } else { Json::NoText })
     }
 
-    /// The rest of a string whose opening quote was taken.
-    fn string(&mut self) -> Result<String, JsonError> {
+    /// The rest of a string whose opening quote was taken; `None` where it is no text.
+    fn string(&mut self) -> Result<Option<String>, JsonError> {
         let mut text = String::new();
+        let mut is_text = true;
         loop {
             let rest = &self.text.as_bytes()[self.at..];
             let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
@@ -135,19 +140,22 @@ impl Reader<'_> {
             match rest[plain] {
                 b'"' => {
                     self.at += 1;
-                    return Ok(text);
+                    return Ok(is_text.then_some(text));
                 }
                 b'\\' => {
                     self.at += 1;
-                    text.push(self.escape()?);
+                    match self.escape()? {
+                        Some(char) => text.push(char),
+                        None => is_text = false,
+                    }
                 }
                 _ => return Err(self.want("an escape instead of a bare control character")),
             }
         }
     }
 
-    /// What stands behind a backslash.
-    fn escape(&mut self) -> Result<char, JsonError> {
+    /// What stands behind a backslash; `None` for half a surrogate pair.
+    fn escape(&mut self) -> Result<Option<char>, JsonError> {
         let byte = self.peek().ok_or_else(|| self.want("an escape"))?;
         let plain = match byte {
             b'"' | b'\\' | b'/' => char::from(byte),
@@ -163,26 +171,23 @@ impl Reader<'_> {
             _ => return Err(self.want("one of \"\\/bfnrtu")),
         };
         self.at += 1;
-        Ok(plain)
+        Ok(Some(plain))
     }
 
-    /// Four hexadecimal digits, or a pair of surrogates. A lone surrogate has no place in UTF-8; vLLM's tokenizer
-    /// refuses such a text too.
-    fn unicode_escape(&mut self) -> Result<char, JsonError> {
-        const WHOLE: &str = "a character, or both halves of a surrogate pair";
+    /// Four hexadecimal digits, or a pair of surrogates. Half a pair has no place in UTF-8.
+    fn unicode_escape(&mut self) -> Result<Option<char>, JsonError> {
         let first = self.hex4()?;
-        if let Some(char) = char::from_u32(first) {
-            return Ok(char);
-        }
+        let behind = self.at;
         if !(0xd800..0xdc00).contains(&first) || !self.take("\\u") {
-            return Err(self.want(WHOLE));
+            return Ok(char::from_u32(first));
         }
         let second = self.hex4()?;
         if !(0xdc00..0xe000).contains(&second) {
-            return Err(self.want(WHOLE));
+            // It stands for itself.
+            self.at = behind;
+            return Ok(None);
         }
-        let code = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
-        char::from_u32(code).ok_or_else(|| self.want(WHOLE))
+        Ok(char::from_u32(0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00)))
     }
 
     fn hex4(&mut self) -> Result<u32, JsonError> {
@@ -287,6 +292,22 @@ mod tests {
     }
 
     #[test]
+    fn half_a_surrogate_pair_is_read_and_is_no_text() {
+        for text in [
+            r#""\ud800""#,
+            r#""a\udc00b""#,
+            r#""\ud800\u0041""#,
+            r#""\ud83d\ud83d\udf0a""#,
+            r#"{"a":1,"\ud800":{}}"#,
+        ] {
+            reads(text, Json::NoText);
+        }
+        let inside = parse_text(r#"{"a":["b","\udfff"],"c":1}"#).unwrap();
+        assert!(!inside.is_all_text());
+        assert!(parse_text(r#"{"a":["b","\ud83c\udf0a"],"c":1}"#).unwrap().is_all_text());
+    }
+
+    #[test]
     fn what_is_not_json_is_refused_with_its_place() {
         for text in [
             "",
@@ -308,9 +329,7 @@ mod tests {
             "\"",
             "\"\\x\"",
             "\"\\u12\"",
-            "\"\\ud800\"",
-            "\"\\ud800\\u0041\"",
-            "\"\\udc00\"",
+            "\"\\ud800\\u12\"",
             "1 2",
         ] {
             assert!(parse_text(text).is_err(), "{text:?} was taken");
