@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context as _;
 use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessorServer;
-use kvpick_core::{pins::Pins, session::Settings, world::World};
+use kvpick_core::{parity::Parity, pins::Pins, session::Settings, world::World};
 use kvpick_proto::pb::feed_server::FeedServer;
 use kvpick_service::{
     addresses,
@@ -108,6 +108,7 @@ impl App {
         let unique = format!("{}/{seed:016x}", config.server);
         let mut world = World::new(unique, config.replica_specs(), &memory, weights, seed, now);
         world.pins = Pins::new(config.pins.bounds(), seed);
+        world.parity = Parity::new(config.models.iter().map(|it| (it.name.clone(), it.aliases.clone())));
         let shared = Shared::new(world, metrics);
 
         let picker_socket = bind("listen", config.listen).await?;

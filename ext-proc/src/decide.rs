@@ -105,12 +105,14 @@ impl Decider {
     }
 
     fn pick(&self, prepared: &Prepared, links: Option<&Links>, honours_rank: bool) -> Underway {
-        let Prepared { plan, model, prompts, reads_cache, chains } = prepared;
+        let Prepared { plan, model, prompts, reads_cache, chains, made } = prepared;
         let ask = Ask {
             model: model.as_deref(),
             prompts: prompts.as_deref().map_err(|reason| *reason),
             reads_cache: *reads_cache,
             honours_rank,
+            made: *made,
+            distrusted: false,
         };
         let mut world = self.shared.world();
         let now = Instant::now();

@@ -205,7 +205,11 @@ impl Exchange {
     fn observe(&self, served: &Served) {
         let Some(underway) = &self.underway else { return };
         let Some(picked) = underway.decision.names.first() else { return };
-        let elsewhere = !served.address.is_empty() && served.address != picked.address.to_string();
+        let by_picked = served.address == picked.address.to_string();
+        if by_picked && (200..300).contains(&served.status) {
+            underway.on_success();
+        }
+        let elsewhere = !served.address.is_empty() && !by_picked;
         // Named first and not the one that answered: Envoy tried it in vain. Without retries the flags tell.
         let failed = if 1 < served.attempts && elsewhere {
             true

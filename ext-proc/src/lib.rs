@@ -5,7 +5,7 @@
 //! (from a body to a decision, off the I/O threads and within a budget), [`prepare`] (from a body to its prompts and their
 //! blocks), [`models`] (tokenizers and templates) and [`reload`] (of them, while
 //! requests go on), [`shared`] (the world behind its lock). Beside it: [`feeds`] (agents), [`probe`] (replicas that are out),
-//! [`metrics`], [`status`]; and [`tokenize`], which shows what `prepare` makes of bodies.
+//! [`metrics`], [`parity`] (what is shown of it), [`status`]; and [`tokenize`], which shows what `prepare` makes of bodies.
 
 pub mod app;
 mod clock;
@@ -15,6 +15,7 @@ pub mod ext_proc;
 pub mod feeds;
 pub mod metrics;
 pub mod models;
+pub mod parity;
 pub mod prepare;
 pub mod probe;
 pub mod reload;

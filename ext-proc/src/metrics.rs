@@ -1,7 +1,7 @@
 //! Counters. Every request ends in exactly one `(tier, reason)`.
 
 use prometheus::{
-    Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     core::Collector,
 };
 
@@ -34,6 +34,14 @@ pub struct Metrics {
     pub models_ready: IntGaugeVec,
     /// Reloads by `result`: `ok`, `failed` (of a model) or `refused` (the configuration).
     pub reloads: IntCounterVec,
+    /// Blocks that requests should have left at their replicas, by `model`, `path`, `keys` and `result`.
+    pub parity_blocks: IntCounterVec,
+    /// Requests of which that was judged, by `model`, `path` and `keys`.
+    pub parity_requests: IntCounterVec,
+    /// Share of the blocks that came, of the latest requests, by the same.
+    pub parity_share: GaugeVec,
+    /// 1 where prompts are not thought to be those of the engines, by the same.
+    pub parity_distrusted: IntGaugeVec,
     /// Streams with Envoy that ended with an error of ours or of the protocol.
     pub stream_errors: IntCounter,
 }
@@ -83,6 +91,27 @@ impl Metrics {
                 "Configuration and models read again.",
                 &["result"],
             )?,
+            parity_blocks: reg.counters(
+                "kvpick_parity_blocks_total",
+                "Blocks that requests should have left at the replicas they went to.",
+                &["model", "path", "keys", "result"],
+            )?,
+            parity_requests: reg.counters(
+                "kvpick_parity_requests_total",
+                "Requests of which it was judged whether their blocks came.",
+                &SUBJECT,
+            )?,
+            parity_share: reg.add(GaugeVec::new(
+                Opts::new(
+                    "kvpick_parity_share",
+                    "Share of expected blocks that came, of the latest requests.",
+                ),
+                &SUBJECT,
+            )?)?,
+            parity_distrusted: reg.add(IntGaugeVec::new(
+                Opts::new("kvpick_parity_distrusted", "1 where almost none of the expected blocks came."),
+                &SUBJECT,
+            )?)?,
             stream_errors: reg.counter(
                 "kvpick_ext_proc_errors_total",
                 "Streams with Envoy that ended with an error other than its ordinary end.",
@@ -90,6 +119,9 @@ impl Metrics {
         })
     }
 }
+
+/// Labels of whose parity it is.
+const SUBJECT: [&str; 3] = ["model", "path", "keys"];
 
 struct Registrar<'a>(&'a Registry);
 

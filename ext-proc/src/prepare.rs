@@ -3,6 +3,7 @@
 
 use kvpick_core::{
     outcome::Reason,
+    parity::Made,
     pick::{self, Chains},
     prompts::Prompt,
     request::{Api, Request, json},
@@ -42,6 +43,8 @@ pub struct Prepared {
     pub reads_cache: bool,
     /// The blocks of the prompts, in each way in which they are named; empty where there are no prompts.
     pub chains: Chains,
+    /// How the prompts were made, where it was done here.
+    pub made: Option<Made>,
 }
 
 impl Prepared {
@@ -49,7 +52,7 @@ impl Prepared {
     #[must_use]
     pub fn bare(serving: &impl Serving, model: Option<String>, reason: Reason) -> Self {
         let plan = serving.plan(model.as_deref());
-        Self { plan, model, prompts: Err(reason), reads_cache: false, chains: Chains::new() }
+        Self { plan, model, prompts: Err(reason), reads_cache: false, chains: Chains::new(), made: None }
     }
 }
 
@@ -95,5 +98,16 @@ pub fn prepare(
         }
     };
     let chains = pick::chain(plan.namings.clone(), &prompts, request.cache_salt.as_deref());
-    Prepared { plan, model, prompts: Ok(prompts), reads_cache: request.reads_cache, chains }
+    let made = Some(made(&request));
+    Prepared { plan, model, prompts: Ok(prompts), reads_cache: request.reads_cache, chains, made }
+}
+
+fn made(request: &Request) -> Made {
+    // An answer that is made in the background is promised before anything is computed.
+    let in_background = request.body().get("background").is_some_and(json::Json::is_true);
+    Made {
+        api: request.api,
+        salted: request.cache_salt.is_some(),
+        answers_early: request.stream || in_background,
+    }
 }

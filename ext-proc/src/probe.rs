@@ -8,7 +8,7 @@ use std::{
 use kvpick_core::{feed::Note, replicas::ReplicaId};
 use kvpick_service::drain::Drain;
 
-use crate::shared::Shared;
+use crate::{parity, shared::Shared};
 
 /// How often the world is looked after. Well below the shortest time in its rules, which is a second.
 const TICK: Duration = Duration::from_millis(100);
@@ -29,6 +29,7 @@ pub async fn run(shared: Arc<Shared>, http: reqwest::Client, drain: Drain) {
         for note in notes {
             report(&shared, &note);
         }
+        parity::report(&shared);
         for id in due {
             drain.spawn("probe", probe(Arc::clone(&shared), http.clone(), id));
         }

@@ -8,6 +8,7 @@ use std::{
 use kvpick_core::{
     pins::Links,
     reply::Decision,
+    request::Api,
     world::{Ticket, World},
 };
 
@@ -32,6 +33,13 @@ impl Shared {
     pub fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Whether prompts made here for that model and API were seen not to be those of the engines, so that another source
+    /// is the better one where there is one.
+    #[must_use]
+    pub fn is_distrusted(&self, model: Option<&str>, api: Api) -> bool {
+        !self.world().trusts(model, api)
+    }
 }
 
 /// A decided request under way; counts at its replica until dropped.
@@ -51,6 +59,13 @@ impl Underway {
     pub fn new(shared: Arc<Shared>, ticket: Option<Ticket>, decision: Decision) -> Self {
         shared.metrics.in_flight.inc();
         Self { shared, ticket, decision, links: None }
+    }
+
+    /// The picked replica itself has begun to answer, with success.
+    pub fn on_success(&self) {
+        if let Some(ticket) = self.ticket.as_ref().filter(|it| it.is_watched()) {
+            self.shared.world().on_success(ticket, Instant::now());
+        }
     }
 }
 

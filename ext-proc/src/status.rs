@@ -2,7 +2,12 @@
 
 use std::time::Instant;
 
-use kvpick_core::{health::Health, replicas::Replica, world::World};
+use kvpick_core::{
+    health::Health,
+    parity::{Parity, Subject, Tally, Trust},
+    replicas::Replica,
+    world::World,
+};
 use kvpick_proto::words::{Completeness, EngineStatus, Events};
 use serde_json::{Value, json};
 
@@ -24,6 +29,7 @@ pub fn status(server: &str, awaited: &[String], world: &World, prefill_rate: f64
         "replicas": replicas,
         "nodes": nodes,
         "pins": world.pins.len(),
+        "parity": parity(&world.parity, now),
     })
 }
 
@@ -45,6 +51,32 @@ fn model(it: &Model) -> Value {
         "tokenizer": loaded.map(|it| it.tokenizer.to_string()),
         "loaded_at": loaded.map(|it| clock::rfc3339(it.at)),
     })
+}
+
+/// For each kind of prompt whether what it should have left at replicas came.
+fn parity(parity: &Parity, now: Instant) -> Vec<Value> {
+    let entry = |(subject, tally): (Subject, &Tally)| {
+        let evidence = tally.evidence();
+        let since = match tally.trust() {
+            Trust::Lost { since } => Some(now.saturating_duration_since(since).as_secs()),
+            Trust::Given | Trust::OnTrial => None,
+        };
+        json!({
+            "model": parity.name(subject.model),
+            "path": subject.api.path(),
+            "keys": subject.keys_label(),
+            "state": tally.trust().label(),
+            "distrusted_for_s": since,
+            "share": evidence.share(),
+            "latest": {
+                "requests": evidence.requests,
+                "confirmed": evidence.confirmed,
+                "missing": evidence.missing,
+            },
+            "judged": tally.totals().requests,
+        })
+    };
+    parity.tallies().map(entry).collect()
 }
 
 fn replica(it: &Replica, prefill_rate: f64, now: Instant) -> Value {

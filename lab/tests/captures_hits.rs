@@ -193,7 +193,14 @@ impl System {
         let (model, prompts) = (request.body["model"].as_str(), request.distinct());
         let (replicas, weights) = (&self.world.replicas, Weights::default());
         let plan = self.world.plan(model);
-        let ask = Ask { model, prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
+        let ask = Ask {
+            model,
+            prompts: Ok(&prompts),
+            reads_cache: true,
+            honours_rank: true,
+            made: None,
+            distrusted: false,
+        };
         let chains = self.chains(request);
         let pick = pick::pick(replicas, &plan.candidates, &ask, &chains, &weights, 0, self.now);
         usize::try_from(pick.predicted_tokens).unwrap()

@@ -98,6 +98,14 @@ impl Busy {
         self.sample.as_ref().filter(|(_, taken)| now <= *taken + SAMPLE_HOLDS).map(|(load, _)| load)
     }
 
+    /// Whether a sample that was taken at that time or later, and still tells something, saw an empty queue.
+    #[must_use]
+    pub fn none_waited_since(&self, since: Instant, now: Instant) -> bool {
+        let sample =
+            self.sample.as_ref().filter(|(_, taken)| since <= *taken && now <= *taken + SAMPLE_HOLDS);
+        sample.is_some_and(|(load, _)| load.waiting == 0)
+    }
+
     /// The load there now, `rate` being the prefill speed of the engine in tokens per second.
     #[must_use]
     pub fn estimate(&self, rate: f64, now: Instant) -> Estimate {

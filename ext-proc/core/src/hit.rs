@@ -97,6 +97,13 @@ impl<S> Rule<S> {
         rule
     }
 
+    /// Which hash blocks of a prompt are stored under their names wherever they lie in it: of each `.0` in a row the last,
+    /// as far as `.1` divides their number. `None` where every group leaves some out.
+    #[must_use]
+    pub fn kept(&self) -> Option<(usize, usize)> {
+        Some((self.whole.iter().map(|it| it.per).min()?, self.step))
+    }
+
     /// What a hit saves of each of its blocks, 0 to 1, in `run`, which is as long as the hit, in hash blocks. At most the
     /// first `limit` hash blocks are looked at, and the last `dropped` do not count. `worth` says what hash block `.0` is
     /// worth in a group; 0 where it is not held.

@@ -182,6 +182,18 @@ impl Holdings {
         self.blocks.is_empty()
     }
 
+    /// Whether a block is held anywhere.
+    #[must_use]
+    pub fn holds(&self, key: BlockKey) -> bool {
+        self.blocks.contains_key(&key)
+    }
+
+    /// Whether a full copy is under way.
+    #[must_use]
+    pub const fn is_copying(&self) -> bool {
+        self.copy.is_some()
+    }
+
     /// The places that hold a block.
     #[must_use]
     pub fn places(&self, key: BlockKey) -> PlaceSet {

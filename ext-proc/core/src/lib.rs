@@ -4,7 +4,8 @@
 //! [`prompts`] (its token ids), [`pick`] (block names, who holds them, who is least busy), [`score`], [`reply`]
 //! (what Envoy is told), [`outcome`] (how it ended). What a pick stands on: [`world`], [`replicas`], [`index`] (the
 //! engines' own word), [`hit`] (what of it an engine would use), [`recent`] (what was sent where),
-//! [`pins`] (who keeps which response), [`busy`], [`health`]; [`feed`] brings it in.
+//! [`pins`] (who keeps which response), [`busy`], [`health`], [`parity`] (whether what was expected came); [`feed`]
+//! brings it in.
 #![forbid(unsafe_code)]
 
 pub mod busy;
@@ -13,6 +14,7 @@ pub mod health;
 pub mod hit;
 pub mod index;
 pub mod outcome;
+pub mod parity;
 pub mod pick;
 pub mod pins;
 pub mod prompts;

@@ -85,6 +85,9 @@ impl Reason {
     pub const NO_EVENTS: Self = Self("no_events");
     /// The engines' way to name blocks is not known (yet).
     pub const NO_DOMAIN: Self = Self("no_domain");
+    /// Almost none of the blocks came that such prompts should have left at the replicas they went to, so what the engines
+    /// say can't be looked up by them; see [`crate::parity`].
+    pub const PARITY_LOST: Self = Self("parity_lost");
     /// Replicas name blocks in more ways than are tried for one request.
     pub const TOO_MANY_DOMAINS: Self = Self("too_many_domains");
     /// The route takes no word on the data-parallel rank, so that the engine's own balancer chooses it.

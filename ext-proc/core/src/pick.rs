@@ -12,6 +12,7 @@ use crate::{
     hit::Rule,
     index::{GPU_ONLY, Scale},
     outcome::{Reason, Tier},
+    parity::Made,
     prompts::Prompt,
     replicas::{Knowledge, Replica, ReplicaId, Replicas},
     score::{Offer, Weights},
@@ -46,6 +47,10 @@ pub struct Ask<'a> {
     pub reads_cache: bool,
     /// Whether the route takes the header that names a data-parallel rank.
     pub honours_rank: bool,
+    /// How this server made the prompts; `None` where it did not, so that they tell nothing of its parity.
+    pub made: Option<Made>,
+    /// Whether such prompts were seen not to be the engines'; [`crate::world::World::pick`] finds it out by itself.
+    pub distrusted: bool,
 }
 
 /// A pick.
@@ -164,7 +169,7 @@ pub fn pick(
             let is_rank_known = ask.honours_rank || !replica.is_by_header();
             let hit = match chains.get(&naming) {
                 Some(chains) if ask.reads_cache && is_rank_known => {
-                    hit(replica, prompts, chains, &naming.domain, now)
+                    hit(replica, prompts, chains, &naming.domain, ask.distrusted, now)
                 }
                 Some(_) | None => Hit::default(),
             };
@@ -224,6 +229,7 @@ fn basis(replica: &Replica, ask: &Ask<'_>, chained: bool) -> (Tier, Reason) {
     }
     match replica.facts() {
         Err(reason) => (Tier::Approximate, reason),
+        Ok(_) if ask.distrusted => (Tier::Approximate, Reason::PARITY_LOST),
         Ok(_) if !chained => (Tier::Approximate, Reason::TOO_MANY_DOMAINS),
         Ok(_) if matches!(replica.knowledge, Knowledge::Stale { .. }) => (Tier::Precise, Reason::STALE),
         Ok(_) if prompts.iter().any(|it| it.is_cut) => (Tier::Precise, Reason::MEDIA_PREFIX),
@@ -252,6 +258,7 @@ fn hit(
     prompts: &[Prompt],
     chains: &[Vec<BlockKey>],
     domain: &Domain,
+    distrusted: bool,
     now: Instant,
 ) -> Hit {
     let description = replica.description.as_ref();
@@ -259,7 +266,7 @@ fn hit(
     let tiers = if tiers.is_empty() { GPU_ONLY } else { tiers };
     let groups = description.map_or(&[][..], |it| &it.groups);
     let rule = Rule::of(groups, domain.block_size, |group| replica.holdings.scale(tiers, group));
-    let trust = if replica.facts().is_ok() { replica.trust() } else { 0.0 };
+    let trust = if replica.facts().is_ok() && !distrusted { replica.trust() } else { 0.0 };
     let complete = 0.0 < trust && description.is_some_and(|it| is_complete(&it.completeness));
     let dropped = description.map_or(0, |it| it.hit_blocks_dropped as usize);
     // What was sent there and not spoken of counts as held in every group.

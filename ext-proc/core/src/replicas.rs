@@ -16,6 +16,7 @@ use crate::{
     health::{Failure, Health},
     index::Holdings,
     outcome::Reason,
+    parity::Watched,
     recent::Recent,
 };
 
@@ -84,6 +85,8 @@ pub struct Replica {
     pub expected: Recent,
     /// What was sent there in the last minutes: all there is where events are not to be had, or do not tell all.
     pub routed: Recent,
+    /// Requests sent there whose blocks are awaited.
+    pub watched: Watched,
     /// How busy it is.
     pub busy: Busy,
     /// Whether it may be picked.
@@ -126,6 +129,7 @@ impl Replica {
             holdings: Holdings::default(),
             expected: Recent::new(memory.expected_expiry, memory.bound),
             routed: Recent::new(memory.routed_expiry, memory.bound),
+            watched: Watched::default(),
             busy: Busy::default(),
             health: Health::default(),
             applied: None,
@@ -212,6 +216,7 @@ impl Replica {
     pub fn forget_blocks(&mut self) {
         self.holdings.clear_blocks();
         self.expected.clear();
+        self.watched.void();
         self.applied = None;
     }
 

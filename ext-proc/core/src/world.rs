@@ -2,16 +2,18 @@
 
 use std::time::Instant;
 
-use kvpick_proto::words::{AgentMessage, InFlight, ReplicaName, ServerMessage};
+use kvpick_proto::words::{AgentMessage, InFlight, KeyKind, ReplicaName, ServerMessage};
 
 use crate::{
     feed::{Close, Feed, Note, StreamId},
     health::Failure,
     index::GPU_ONLY,
     outcome::Reason,
+    parity::{self, Made, Model, Parity, Subject, WatchId},
     pick::{self, Ask, Chains, Naming, Pick},
     pins::{Bounds, Links, Pin, Pins, What},
     replicas::{Memory, Replica, ReplicaId, ReplicaSpec, Replicas},
+    request::Api,
     score::Weights,
     session::Served,
 };
@@ -25,6 +27,8 @@ pub struct World {
     pub feed: Feed,
     /// Who keeps which response.
     pub pins: Pins,
+    /// Whether prompts are those of the engines.
+    pub parity: Parity,
     weights: Weights,
     picks: u64,
     seed: u64,
@@ -35,6 +39,15 @@ pub struct World {
 #[must_use = "a request that never ends keeps its replica busy for ever"]
 pub struct Ticket {
     replica: ReplicaId,
+    watch: Option<WatchId>,
+}
+
+impl Ticket {
+    /// Whether [`World::on_success`] wants to hear of it.
+    #[must_use]
+    pub const fn is_watched(&self) -> bool {
+        self.watch.is_some()
+    }
 }
 
 /// What is to be known before a prompt is chained.
@@ -63,6 +76,7 @@ impl World {
             replicas: Replicas::new(replicas, memory),
             feed: Feed::new(server, now),
             pins: Pins::new(Bounds::default(), seed),
+            parity: Parity::default(),
             weights,
             picks: 0,
             seed,
@@ -96,6 +110,9 @@ impl World {
             Ok(_) if !plan.model_known => &Ask { prompts: Err(Reason::UNKNOWN_MODEL), ..*ask },
             Ok(_) | Err(_) => ask,
         };
+        let subject = ask.made.map(|it| self.subject(plan, ask, it));
+        let distrusted = ask.distrusted || subject.is_some_and(|it| !self.parity.trusts(it));
+        let ask = &Ask { distrusted, ..*ask };
         self.picks += 1;
         let tie = self.seed ^ self.picks;
         let pick = pick::pick(&self.replicas, &plan.candidates, ask, chains, &self.weights, tie, now);
@@ -105,15 +122,24 @@ impl World {
         replica.busy.on_start(uncached, self.weights.prefill_rate, now);
         if pick.rank.is_none() && replica.is_by_header() {
             // Which rank will hold the blocks is the engine's choice.
-            return (pick, Some(Ticket { replica: id }));
+            return (pick, Some(Ticket { replica: id, watch: None }));
         }
+        let watch = self.watch(id, ask, subject, chains, now);
+        let replica = &mut self.replicas[id];
         let keys = pick::keys_for(replica, ask.model, chains).concat();
         replica.routed.record(keys.iter().copied(), now);
         let holdings = &replica.holdings;
         let on_gpu = holdings.scale(GPU_ONLY, None);
         let missing: Vec<_> = keys.into_iter().filter(|it| on_gpu.of(holdings.places(*it)) <= 0.0).collect();
         replica.expected.record(missing, now);
-        (pick, Some(Ticket { replica: id }))
+        (pick, Some(Ticket { replica: id, watch }))
+    }
+
+    /// The replica itself, and no other, has begun to answer, with success.
+    pub fn on_success(&mut self, ticket: &Ticket, now: Instant) {
+        if let Some(watch) = ticket.watch {
+            self.replicas[ticket.replica].watched.on_success(watch, now);
+        }
     }
 
     /// In place of [`Self::pick`], for a request that names a response: the replica that keeps it, and no other, as none
@@ -132,7 +158,7 @@ impl World {
             return None;
         }
         replica.busy.on_start(0, self.weights.prefill_rate, now);
-        Some((Pick::pinned(id), Ticket { replica: id }))
+        Some((Pick::pinned(id), Ticket { replica: id, watch: None }))
     }
 
     /// A request with links was answered by that address: what its response is pinned to, where it is kept. Its session
@@ -172,8 +198,65 @@ impl World {
 
     /// A request has ended, however.
     pub fn finish(&mut self, ticket: Ticket, now: Instant) {
-        let Ticket { replica } = ticket;
-        self.replicas[replica].busy.on_end(now);
+        let Ticket { replica, watch } = ticket;
+        let replica = &mut self.replicas[replica];
+        replica.busy.on_end(now);
+        if let Some(watch) = watch {
+            replica.watched.on_end(watch);
+        }
+    }
+
+    /// Whether prompts that this server makes by the rules of that API, for that model or adapter, are thought to be the
+    /// engines'. Those with a salt or with media are judged by themselves besides, see [`Parity::trusts`].
+    #[must_use]
+    pub fn trusts(&self, model: Option<&str>, api: Api) -> bool {
+        let is_adapter =
+            model.is_some_and(|it| self.replicas.iter().any(|(_, r)| r.adapter_path(it).is_some()));
+        let keys = if is_adapter { KeyKind::Adapter } else { KeyKind::Plain };
+        self.parity.trusts(Subject { model: self.model(model), api, keys })
+    }
+
+    /// The configured model behind the name of a model or adapter, as far as [`Self::parity`] knows it.
+    #[must_use]
+    pub fn model(&self, name: Option<&str>) -> Model {
+        let Some(name) = name else { return self.parity.only().unwrap_or(Model::OTHER) };
+        let by_base = || {
+            let (_, serving) = self.replicas.iter().find(|(_, it)| it.serves(name))?;
+            serving.base_models().find_map(|it| self.parity.model(it))
+        };
+        self.parity.model(name).or_else(by_base).unwrap_or(Model::OTHER)
+    }
+
+    fn subject(&self, plan: &Plan, ask: &Ask<'_>, made: Made) -> Subject {
+        let has_media = ask.prompts.is_ok_and(|it| it.iter().any(|prompt| !prompt.media.is_empty()));
+        let keys = if has_media {
+            KeyKind::Media
+        } else if made.salted {
+            KeyKind::Salt
+        } else if plan.namings.iter().any(|it| it.adapter.is_some()) {
+            KeyKind::Adapter
+        } else {
+            KeyKind::Plain
+        };
+        Subject { model: self.model(ask.model), api: made.api, keys }
+    }
+
+    /// Awaits what a request should leave at its replica.
+    fn watch(
+        &mut self,
+        id: ReplicaId,
+        ask: &Ask<'_>,
+        subject: Option<Subject>,
+        chains: &Chains,
+        now: Instant,
+    ) -> Option<WatchId> {
+        let (subject, made) = (subject?, ask.made?);
+        let replica = &mut self.replicas[id];
+        if !replica.watched.has_room() {
+            return None;
+        }
+        let blocks = parity::awaited(replica, pick::keys_for(replica, ask.model, chains));
+        replica.watched.open(subject, made.answers_early, blocks, now)
     }
 
     /// A replica was seen to fail. Returns whether it is out because of it, as news.
@@ -223,9 +306,15 @@ impl World {
         self.feed.close(id, &mut self.replicas, now);
     }
 
-    /// Lets time pass: empties what was stale for too long. Returns what happened since the last call.
+    /// Lets time pass: empties what was stale for too long, and judges requests. Returns what happened since the last call.
     pub fn on_time(&mut self, now: Instant) -> Vec<Note> {
         self.feed.on_time(&mut self.replicas, now);
+        for (_, replica) in self.replicas.iter_mut() {
+            for judged in parity::judge(replica, now) {
+                self.parity.on_judged(judged, now);
+            }
+        }
+        self.parity.on_time(now);
         self.feed.take_notes()
     }
 

@@ -288,7 +288,14 @@ fn a_request_that_skips_the_cache_has_no_hit() {
     let plan = world.plan(Some("m"));
     let prompts = [tokens.into()];
     let chains = chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: false, honours_rank: true };
+    let ask = Ask {
+        model: Some("m"),
+        prompts: Ok(&prompts),
+        reads_cache: false,
+        honours_rank: true,
+        made: None,
+        distrusted: false,
+    };
     assert_eq!(world.pick(&plan, &ask, &chains, now).0.predicted_tokens, 0);
 }
 
@@ -303,7 +310,14 @@ fn hits_of_several_prompts_add_up() {
     let plan = world.plan(Some("m"));
     let prompts = prompts.map(Prompt::from);
     let chains = chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
+    let ask = Ask {
+        model: Some("m"),
+        prompts: Ok(&prompts),
+        reads_cache: true,
+        honours_rank: true,
+        made: None,
+        distrusted: false,
+    };
     let (pick, _) = world.pick(&plan, &ask, &chains, now);
     assert_eq!((port(&world, &pick), pick.predicted_tokens), (1, 12 * BLOCK as u64));
 }
@@ -346,7 +360,14 @@ fn salts_and_adapters_keep_blocks_apart() {
         let plan = world.plan(Some(model));
         let prompts = [tokens.clone().into()];
         let chains = chain(plan.namings.clone(), &prompts, salt);
-        let ask = Ask { model: Some(model), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
+        let ask = Ask {
+            model: Some(model),
+            prompts: Ok(&prompts),
+            reads_cache: true,
+            honours_rank: true,
+            made: None,
+            distrusted: false,
+        };
         kvpick_core::pick::pick(
             &world.replicas,
             &plan.candidates,
@@ -386,7 +407,14 @@ fn at_most_four_namings_are_tried() {
     }
     let want = [(Tier::Precise, Reason::OK), (Tier::Approximate, Reason::TOO_MANY_DOMAINS)];
     assert_eq!(reasons.into_iter().collect::<Vec<_>>(), want);
-    let ask = Ask { model: Some("m"), prompts: Ok(&[]), reads_cache: true, honours_rank: true };
+    let ask = Ask {
+        model: Some("m"),
+        prompts: Ok(&[]),
+        reads_cache: true,
+        honours_rank: true,
+        made: None,
+        distrusted: false,
+    };
     let none = world.pick(&plan, &ask, &Chains::new(), now).0;
     assert_eq!((none.tier, none.reason), (Tier::Approximate, Reason::TOO_MANY_DOMAINS));
 }

@@ -44,7 +44,14 @@ fn pick(world: &mut World, tokens: &[u32], honours_rank: bool, now: Instant) -> 
     let plan = world.plan(Some("m"));
     let prompts = [tokens.to_vec().into()];
     let chains = pick::chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: true, honours_rank };
+    let ask = Ask {
+        model: Some("m"),
+        prompts: Ok(&prompts),
+        reads_cache: true,
+        honours_rank,
+        made: None,
+        distrusted: false,
+    };
     world.pick(&plan, &ask, &chains, now)
 }
 

@@ -345,6 +345,7 @@ impl Feed {
             // The same engine turned out to name its blocks otherwise: old keys will never be asked for.
             replica.expected.clear();
             replica.routed.clear();
+            replica.watched.void();
         }
         if replica.on_status(description.status, now) {
             self.notes.push(Note::Out { replica: name, how: Failure::Agent });
@@ -365,6 +366,7 @@ impl Feed {
 /// Nobody speaks for this replica any more.
 fn orphan(replica: &mut Replica, notes: &mut Vec<Note>, now: Instant) {
     replica.holdings.abandon_copy();
+    replica.watched.void();
     replica.busy.forget_agent();
     match replica.knowledge {
         Knowledge::Live => {

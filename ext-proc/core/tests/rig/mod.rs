@@ -127,7 +127,14 @@ pub fn pick(world: &mut World, model: &str, tokens: &[u32], now: Instant) -> (Pi
     let plan = world.plan(Some(model));
     let prompts = [tokens.to_vec().into()];
     let chains = pick::chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask { model: Some(model), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
+    let ask = Ask {
+        model: Some(model),
+        prompts: Ok(&prompts),
+        reads_cache: true,
+        honours_rank: true,
+        made: None,
+        distrusted: false,
+    };
     world.pick(&plan, &ask, &chains, now)
 }
 
