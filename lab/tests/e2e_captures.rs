@@ -151,6 +151,7 @@ impl<'a> Recording<'a> {
             aliases: Vec::new(),
             path: tools::tokenizer()?,
             keeps_developer_role: is_old,
+            more: Map::new(),
         }];
         let replica = ReplicaConfig {
             address,

@@ -66,6 +66,8 @@ pub struct Plan {
     pub evidence_header: bool,
     /// More fields for kvpick's configuration.
     pub server: Map<String, Value>,
+    /// More fields for each model there.
+    pub models: Map<String, Value>,
     /// More fields for each agent's configuration.
     pub agent: Map<String, Value>,
 }
@@ -91,6 +93,7 @@ impl Plan {
             response_body_mode: None,
             evidence_header: true,
             server: Map::new(),
+            models: Map::new(),
             agent: Map::new(),
         }
     }
@@ -188,6 +191,7 @@ impl Fleet {
             aliases: Vec::new(),
             path: tokenizer.clone(),
             keeps_developer_role: false,
+            more: plan.models.clone(),
         });
         let config = ServerConfig {
             listen: ext_proc,

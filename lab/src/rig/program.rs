@@ -46,6 +46,9 @@ pub struct ModelConfig {
     pub path: PathBuf,
     /// Whether its engine is so old that it leaves developer messages alone.
     pub keeps_developer_role: bool,
+    /// Any other field.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
 }
 
 /// A replica of [`ServerConfig`].

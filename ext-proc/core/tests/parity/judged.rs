@@ -88,13 +88,24 @@ fn a_block_that_is_evicted_again_was_there() {
     rig.pass(ms(100));
     assert_eq!(rig.totals(), (1, 12, 0));
 
+    // What was stored before a request was sent, and evicted, tells nothing of it.
+    let tokens = prompt(4, 32);
+    let (_, first) = rig.send(&Sent::of(tokens.clone()));
+    rig.store(&keys(&tokens)[..1]);
+    rig.say(change(1, vec![lost(&keys(&tokens)[..1])], 3));
+    rig.serve(&Sent::of(tokens[..16].to_vec()));
+    rig.store_other();
+    rig.pass(PATIENCE);
+    assert_eq!(rig.totals(), (2, 12, 1));
+    rig.world.finish(first, rig.now);
+
     // A cache that is turned over may lose blocks before its agent speaks of them.
     rig.serve(&Sent::of(prompt(2, 200)));
     let others = keys(&prompt(3, 16 * 501));
     rig.store(&others);
     rig.say(change(1, vec![lost(&others)], 3));
     rig.pass(PATIENCE);
-    assert_eq!(rig.totals(), (1, 12, 0));
+    assert_eq!(rig.totals(), (2, 12, 1));
 }
 
 #[test]
