@@ -135,6 +135,8 @@ impl Decider {
         let replica = decision.names.first().map_or_else(String::new, ToString::to_string);
         if !replica.is_empty() {
             metrics.picks.with_label_values(&[replica.as_str()]).inc();
+            let predicted = metrics.predicted_by_replica.with_label_values(&[replica.as_str()]);
+            predicted.inc_by(decision.predicted_tokens);
         }
         let took_ms = took.as_secs_f64() * 1e3;
         let model: String = model.unwrap_or_default().chars().take(MOST_LOGGED).collect();

@@ -18,6 +18,10 @@ pub struct Metrics {
     pub prompt_tokens: IntCounter,
     /// Of those, tokens that the picked replica's cache was expected to save.
     pub predicted_tokens: IntCounter,
+    /// The same by `replica`.
+    pub predicted_by_replica: IntCounterVec,
+    /// Prompt tokens that a replica's engine found in its cache by its own count, whoever sent them, by `replica`.
+    pub delivered_by_replica: IntCounterVec,
     /// Requests decided and not ended.
     pub in_flight: IntGauge,
     /// Failures of replicas that put them out, by `replica` and `how`.
@@ -66,6 +70,16 @@ impl Metrics {
             predicted_tokens: reg.counter(
                 "kvpick_predicted_cached_tokens_total",
                 "Prompt tokens that the picked replica's cache was expected to save.",
+            )?,
+            predicted_by_replica: reg.counters(
+                "kvpick_replica_predicted_cached_tokens_total",
+                "Prompt tokens that the replica's cache was expected to save.",
+                &["replica"],
+            )?,
+            delivered_by_replica: reg.counters(
+                "kvpick_replica_delivered_cached_tokens_total",
+                "Prompt tokens that the replica found in its cache by its own count, whoever sent them.",
+                &["replica"],
             )?,
             in_flight: reg
                 .add(IntGauge::new("kvpick_requests_in_flight", "Requests decided and not ended.")?)?,

@@ -1,6 +1,8 @@
-//! What is shown of parity: numbers, and a word when prompts are found not to be those of the engines.
+//! What is shown of parity: numbers, and a word when prompts are found not to be those of the engines. Beside them what
+//! the engines' caches delivered, by their own count.
 
 use kvpick_core::parity::{News, Parity, Subject};
+use kvpick_proto::words::ReplicaName;
 
 use crate::{metrics::Metrics, shared::Shared};
 
@@ -16,7 +18,10 @@ pub fn report(shared: &Shared) {
     let news = world.parity.take_news();
     let named: Vec<_> =
         news.into_iter().map(|it| (it, world.parity.name(subject(&it).model).to_owned())).collect();
+    let delivered: Vec<_> =
+        world.replicas.iter().map(|(_, it)| (it.spec.name, it.busy.delivered().hits)).collect();
     drop(world);
+    compare(&delivered, &shared.metrics);
     named.iter().for_each(|(it, model)| log(it, model));
 }
 
@@ -36,6 +41,14 @@ fn count(parity: &Parity, metrics: &Metrics) {
         }
         let distrusted = i64::from(!tally.trust().is_good());
         metrics.parity_distrusted.with_label_values(&labels).set(distrusted);
+    }
+}
+
+/// What the engines' caches delivered, beside what was predicted of them.
+fn compare(delivered: &[(ReplicaName, u64)], metrics: &Metrics) {
+    for (name, hits) in delivered {
+        let delivered = metrics.delivered_by_replica.with_label_values(&[name.to_string().as_str()]);
+        delivered.inc_by(hits.saturating_sub(delivered.get()));
     }
 }
 

@@ -82,6 +82,7 @@ fn parity(parity: &Parity, now: Instant) -> Vec<Value> {
 fn replica(it: &Replica, prefill_rate: f64, now: Instant) -> Value {
     let described = it.description.as_ref();
     let own = it.busy.own(prefill_rate, now);
+    let delivered = it.busy.delivered();
     let estimate = it.busy.estimate(prefill_rate, now);
     let models: Vec<_> = it.base_models().collect::<std::collections::BTreeSet<_>>().into_iter().collect();
     json!({
@@ -101,6 +102,7 @@ fn replica(it: &Replica, prefill_rate: f64, now: Instant) -> Value {
             "prefill_tokens": estimate.prefill_tokens,
             "cache_use": estimate.cache_use,
         },
+        "delivered": {"queries": delivered.queries, "hits": delivered.hits},
         "incarnation": described.map(|it| it.incarnation.as_str()),
         "events": described.map(|it| events(&it.events)),
         "engine": described.map(|it| match it.status {

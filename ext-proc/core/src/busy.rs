@@ -24,9 +24,19 @@ pub struct Busy {
     starts: VecDeque<Instant>,
     ends: VecDeque<Instant>,
     sample: Option<(Load, Instant)>,
+    delivered: Delivered,
     others: InFlight,
     /// What `others` was when the sample was taken.
     others_at_sample: u32,
+}
+
+/// Tokens that a replica's engine looked up in its prefix cache, by its own count, since it was first heard of.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Delivered {
+    /// Looked up.
+    pub queries: u64,
+    /// Of those, found.
+    pub hits: u64,
 }
 
 /// Estimate of a replica's load, in the units of the score.
@@ -64,6 +74,9 @@ impl Busy {
     pub fn on_sample(&mut self, load: Load, now: Instant) {
         // An age from the other side that does not fit this clock is none.
         let taken = now.checked_sub(load.age).unwrap_or(now);
+        if let Some((before, _)) = &self.sample {
+            self.delivered.on_counts(before, &load);
+        }
         self.others_at_sample = self.others.requests;
         self.sample = Some((load, taken));
     }
@@ -96,6 +109,12 @@ impl Busy {
     #[must_use]
     pub fn sample(&self, now: Instant) -> Option<&Load> {
         self.sample.as_ref().filter(|(_, taken)| now <= *taken + SAMPLE_HOLDS).map(|(load, _)| load)
+    }
+
+    /// What its cache has delivered; to be compared with what was predicted.
+    #[must_use]
+    pub const fn delivered(&self) -> Delivered {
+        self.delivered
     }
 
     /// Whether a sample that was taken at that time or later, and still tells something, saw an empty queue.
@@ -142,6 +161,18 @@ impl Busy {
     }
 }
 
+impl Delivered {
+    /// Counts that go back are those of another engine, of which this is where they begin.
+    const fn on_counts(&mut self, before: &Load, now: &Load) {
+        let queries = now.prefix_queries.checked_sub(before.prefix_queries);
+        let hits = now.prefix_hits.checked_sub(before.prefix_hits);
+        if let (Some(queries), Some(hits)) = (queries, hits) {
+            self.queries = self.queries.saturating_add(queries);
+            self.hits = self.hits.saturating_add(hits);
+        }
+    }
+}
+
 fn push(times: &mut VecDeque<Instant>, now: Instant) {
     times.push_back(now);
     while times.front().is_some_and(|it| *it + MEMORY < now) {
@@ -185,6 +216,24 @@ mod tests {
         let all = u32::MAX;
         busy.on_others(InFlight { requests: all, uncached_prefill_tokens: u64::MAX });
         assert_eq!(busy.estimate(RATE, now).requests, all);
+    }
+
+    #[test]
+    fn what_a_cache_delivers_is_the_growth_of_its_counts() {
+        let now = crate::testing::start();
+        let mut busy = Busy::default();
+        let count = |busy: &mut Busy, prefix_queries, prefix_hits| {
+            busy.on_sample(Load { prefix_queries, prefix_hits, ..Load::default() }, now);
+            let Delivered { queries, hits } = busy.delivered();
+            (queries, hits)
+        };
+        assert_eq!(count(&mut busy, 1_000, 500), (0, 0), "before this server was there");
+        assert_eq!(count(&mut busy, 1_300, 600), (300, 100));
+        assert_eq!(count(&mut busy, 200, 50), (300, 100), "another engine");
+        assert_eq!(count(&mut busy, 250, 60), (350, 110));
+        busy.on_restart();
+        assert_eq!(count(&mut busy, 900, 900), (350, 110));
+        assert_eq!(count(&mut busy, u64::MAX, u64::MAX).0, u64::MAX - 900 + 350);
     }
 
     #[test]
