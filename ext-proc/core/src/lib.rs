@@ -1,7 +1,8 @@
 //! The picker without its sockets: facts and the time go in, decisions come out.
 //!
 //! Reading order, which is a request's: [`session`] (one exchange with Envoy), [`request`] (a body's meaning),
-//! [`prompts`] (its token ids), [`pick`] (block names, who holds them, who is least busy), [`score`], [`reply`]
+//! [`prompts`] (its token ids) or [`remote`] (those that another
+//! server makes of it), [`pick`] (block names, who holds them, who is least busy), [`score`], [`reply`]
 //! (what Envoy is told), [`outcome`] (how it ended). What a pick stands on: [`world`], [`replicas`], [`index`] (the
 //! engines' own word), [`hit`] (what of it an engine would use), [`recent`] (what was sent where),
 //! [`pins`] (who keeps which response), [`busy`], [`health`], [`parity`] (whether what was expected came); [`feed`]
@@ -19,6 +20,7 @@ pub mod pick;
 pub mod pins;
 pub mod prompts;
 pub mod recent;
+pub mod remote;
 pub mod replicas;
 pub mod reply;
 pub mod request;

@@ -71,6 +71,24 @@ impl Reason {
     pub const OVERLOADED: Self = Self("overloaded");
     /// A bug: the worker that made the prompt's tokens died.
     pub const WORKER_DIED: Self = Self("worker_died");
+    /// Asked for the prompt, an engine's own routes refuse the request; its replica will say so to the client.
+    pub const ENGINE_REFUSES: Self = Self("engine_refuses");
+    /// The remote source did not answer in time.
+    pub const REMOTE_TIMEOUT: Self = Self("remote_timeout");
+    /// The remote source can't be reached, or failed so often that it is left alone for a while.
+    pub const REMOTE_DOWN: Self = Self("remote_down");
+    /// As many requests as allowed were being rendered there already.
+    pub const REMOTE_OVERLOADED: Self = Self("remote_overloaded");
+    /// What the remote source answered is not understood.
+    pub const REMOTE_BAD_ANSWER: Self = Self("remote_bad_answer");
+    /// The remote source wants another key.
+    pub const REMOTE_DENIED: Self = Self("remote_denied");
+    /// The remote source serves no model of that name.
+    pub const REMOTE_UNKNOWN_MODEL: Self = Self("remote_unknown_model");
+    /// The remote source has no route for the API.
+    pub const REMOTE_NO_ROUTE: Self = Self("remote_no_route");
+    /// What the remote source would say of this request may differ from what an engine makes of it.
+    pub const REMOTE_INEXACT: Self = Self("remote_inexact");
     /// No agent has ever spoken of a replica that serves the model.
     pub const NO_AGENT: Self = Self("no_agent");
     /// The agents that spoke of them have been silent for too long.
