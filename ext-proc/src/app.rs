@@ -162,6 +162,7 @@ impl App {
                     let awaited = ready.awaited();
                     let mut status = status::status(&server, &awaited, &shared.world(), rate, Instant::now());
                     status["models"] = status::models(&models.borrow());
+                    status["remotes"] = status::remotes(&models.borrow());
                     status["last_reload"] = json!(lock(&shown).last);
                     status
                 })

@@ -23,7 +23,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::{
     config::BudgetConfig,
     models::Models,
-    prepare::{Prepared, prepare},
+    prepare::{self, Pending, Prepared, Step},
     shared::{Shared, Underway},
 };
 
@@ -35,6 +35,10 @@ const MOST_LOGGED: usize = 100;
 
 /// Bytes of a prompt per token, for the estimate of its prefill time; the usual figure of English text.
 const BYTES_PER_TOKEN: f64 = 4.0;
+
+/// The part of a budget that is kept for the reading and hashing of what another server answers: what was made here
+/// needs it too where no answer comes.
+const KEPT: f64 = 0.125;
 
 /// Decides requests.
 #[derive(Debug)]
@@ -74,7 +78,8 @@ impl Decider {
             _ if names_response => Err(Reason::STATEFUL_UNPINNED),
             (None, Some(api)) => {
                 let budget = self.budget_for(body.len(), envoy_has_a_clock);
-                let work = self.prepare(api, body);
+                let ask_until = start + budget.mul_f64(1.0 - KEPT);
+                let work = self.prepare(api, body, ask_until);
                 tokio::time::timeout(budget, work).await.unwrap_or(Err(Reason::OVER_BUDGET))
             }
             (_, None) => Err(Reason::OTHER_PATH),
@@ -87,25 +92,48 @@ impl Decider {
         underway
     }
 
-    async fn prepare(&self, api: Api, body: Vec<u8>) -> Result<Prepared, Reason> {
+    /// The prompts and their blocks; another server, if one has to be asked, has until `ask_until` to answer.
+    async fn prepare(&self, api: Api, body: Vec<u8>, ask_until: Instant) -> Result<Prepared, Reason> {
+        let shared = Arc::clone(&self.shared);
+        let models = Arc::clone(&self.models.borrow());
+        match self.work(move || prepare::begin(&*shared, &models, api, body.into(), None)).await? {
+            Step::Done(prepared) => Ok(prepared),
+            Step::Ask(pending) => self.ask(pending, ask_until).await,
+        }
+    }
+
+    /// Has another server make the prompts. No worker is held meanwhile.
+    async fn ask(&self, pending: Box<Pending>, until: Instant) -> Result<Prepared, Reason> {
+        let metrics = &self.shared.metrics;
+        let (remote, start) = (Arc::clone(pending.remote()), Instant::now());
+        let told = pending.ask(until).await;
+        metrics.remote_seconds.observe(start.elapsed().as_secs_f64());
+        let prepared = self.work(move || pending.finish(told)).await?;
+        if let Some(result) = prepared.asked {
+            metrics.remote_requests.with_label_values(&[remote.model(), result]).inc();
+        }
+        metrics.remote_resting.with_label_values(&[remote.model()]).set(remote.resting());
+        Ok(prepared)
+    }
+
+    /// Has a worker do something, once it is its turn.
+    async fn work<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Reason> {
         if MOST_WAITING <= self.waiting.load(Ordering::Relaxed) {
             return Err(Reason::OVERLOADED);
         }
         let queued = Queued::new(&self.waiting);
         let permit = Arc::clone(&self.workers).acquire_owned().await.map_err(|_| Reason::OVERLOADED)?;
         drop(queued);
-        let shared = Arc::clone(&self.shared);
-        let models = Arc::clone(&self.models.borrow());
         let work = tokio::task::spawn_blocking(move || {
             // Held by the work itself: who stops waiting for it does not free its core.
             let _permit = permit;
-            prepare(&*shared, Some(&models), api, &body, None)
+            work()
         });
         work.await.map_err(|_| Reason::WORKER_DIED)
     }
 
     fn pick(&self, prepared: &Prepared, links: Option<&Links>, honours_rank: bool) -> Underway {
-        let Prepared { plan, model, prompts, reads_cache, chains, made } = prepared;
+        let Prepared { plan, model, prompts, reads_cache, chains, made, .. } = prepared;
         let ask = Ask {
             model: model.as_deref(),
             prompts: prompts.as_deref().map_err(|reason| *reason),

@@ -19,6 +19,7 @@ pub mod parity;
 pub mod prepare;
 pub mod probe;
 pub mod reload;
+pub mod remote;
 pub mod shared;
 pub mod status;
 pub mod tokenize;

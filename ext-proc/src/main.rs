@@ -54,7 +54,7 @@ enum Command {
     /// request, as /v1/chat/completions, and may carry a query string. `body_hex` in place of `body` is for bytes that
     /// are not UTF-8. Other fields are passed over.
     ///
-    /// Writes a JSON line for each, in order: `source` (`local`), `reason` (`ok`, or why there are no ids, as in
+    /// Writes a JSON line for each, in order: `source` (`local`, or `remote`: another server), `reason` (`ok`, or why there are no ids, as in
     /// metrics), `prompts` (token ids of each prompt), `blocks` (keys of the full blocks of each prompt, decimal, with
     /// the body's cache_salt). The log, on standard error, says more on each reason.
     ///

@@ -46,6 +46,12 @@ pub struct Metrics {
     pub parity_share: GaugeVec,
     /// 1 where prompts are not thought to be those of the engines, by the same.
     pub parity_distrusted: IntGaugeVec,
+    /// Requests whose prompt was wanted of another server, by `model` and `result`.
+    pub remote_requests: IntCounterVec,
+    /// Seconds until such a server has answered, or failed.
+    pub remote_seconds: Histogram,
+    /// Servers of prompts that failed too often and are left alone for a while, by `model`.
+    pub remote_resting: IntGaugeVec,
     /// Streams with Envoy that ended with an error of ours or of the protocol.
     pub stream_errors: IntCounter,
 }
@@ -63,7 +69,7 @@ impl Metrics {
             decisions: reg.counters("kvpick_decisions_total", "Requests decided.", &["tier", "reason"])?,
             decision_seconds: reg.add(Histogram::with_opts(
                 HistogramOpts::new("kvpick_decision_seconds", "From a request's last byte to its decision.")
-                    .buckets(buckets),
+                    .buckets(buckets.clone()),
             )?)?,
             picks: reg.counters("kvpick_picks_total", "Requests sent to a replica.", &["replica"])?,
             prompt_tokens: reg.counter("kvpick_prompt_tokens_total", "Prompt tokens made here.")?,
@@ -125,6 +131,25 @@ impl Metrics {
             parity_distrusted: reg.add(IntGaugeVec::new(
                 Opts::new("kvpick_parity_distrusted", "1 where almost none of the expected blocks came."),
                 &SUBJECT,
+            )?)?,
+            remote_requests: reg.counters(
+                "kvpick_remote_requests_total",
+                "Requests whose prompt was wanted of another server.",
+                &["model", "result"],
+            )?,
+            remote_seconds: reg.add(Histogram::with_opts(
+                HistogramOpts::new(
+                    "kvpick_remote_seconds",
+                    "Until another server has answered with a prompt.",
+                )
+                .buckets(buckets),
+            )?)?,
+            remote_resting: reg.add(IntGaugeVec::new(
+                Opts::new(
+                    "kvpick_remote_resting",
+                    "Servers of prompts that failed too often and are left alone for a while.",
+                ),
+                &["model"],
             )?)?,
             stream_errors: reg.counter(
                 "kvpick_ext_proc_errors_total",

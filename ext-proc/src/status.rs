@@ -33,10 +33,16 @@ pub fn status(server: &str, awaited: &[String], world: &World, prefill_rate: f64
     })
 }
 
-/// The models of which prompts are made here.
+/// The models of which prompts can be made.
 #[must_use]
 pub fn models(models: &Models) -> Value {
     models.listed().iter().map(|it| model(it)).collect()
+}
+
+/// Other servers that make prompts, by model.
+#[must_use]
+pub fn remotes(models: &Models) -> Value {
+    models.listed().iter().filter_map(|it| it.remote.as_ref()).map(|it| it.status()).collect()
 }
 
 fn model(it: &Model) -> Value {
@@ -44,6 +50,7 @@ fn model(it: &Model) -> Value {
     json!({
         "name": it.config.name,
         "aliases": it.config.aliases,
+        "source": it.config.source.label(),
         "state": it.state(),
         "error": it.error,
         "path": it.config.path,

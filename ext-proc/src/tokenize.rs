@@ -3,8 +3,9 @@
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, Write},
+    net::SocketAddr,
     num::NonZeroU32,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use clap::{
@@ -21,11 +22,12 @@ use kvpick_core::{
 use kvpick_proto::naming::{Algorithm, BlockKey, DEFAULT_ROOT, Domain, ExtraKeyShape};
 use serde::Serialize;
 use serde_json::Value;
+use tokio::runtime::Runtime;
 
 use crate::{
     config::Config,
     models::Models,
-    prepare::{Prepared, Serving, prepare},
+    prepare::{self, Maker, Prepared, Serving, Step},
 };
 
 /// How blocks are named. An agent's `/status` says what an engine does.
@@ -129,7 +131,18 @@ impl Serving for Flagged {
         bases.extend(self.only.iter().filter(|_| self.adapters.contains_key(model)).cloned());
         bases
     }
+
+    fn addresses(&self, plan: &Plan) -> Vec<SocketAddr> {
+        plan.candidates.iter().map(|it| self.world.replicas[*it].spec.name.address).collect()
+    }
+
+    fn is_distrusted(&self, _model: Option<&str>, _api: Api) -> bool {
+        false
+    }
 }
+
+/// Longer than any model's `remote.timeout_ms`, which is what counts here.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A line of input.
 struct Line {
@@ -213,6 +226,7 @@ pub fn run(
     mut errors: impl Write,
 ) -> io::Result<usize> {
     let serving = Flagged::new(config, args);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (mut bytes, mut refused) = (Vec::new(), 0);
     for number in 1_usize.. {
         bytes.clear();
@@ -232,7 +246,7 @@ pub fn run(
                 continue;
             }
         };
-        let mut answer = answer(&serving, models, config.max_body_bytes, &line);
+        let mut answer = answer(&serving, models, &runtime, config.max_body_bytes, line);
         answer.push(b'\n');
         match output.write_all(&answer).and_then(|()| output.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
@@ -248,7 +262,7 @@ fn reason(prompts: &[Prompt]) -> Reason {
 }
 
 /// The line of output. What there may be against a request before its body is read is as `session` and `decide` have it.
-fn answer(serving: &Flagged, models: &Models, most_body: usize, line: &Line) -> Vec<u8> {
+fn answer(serving: &Flagged, models: &Models, runtime: &Runtime, most_body: usize, line: Line) -> Vec<u8> {
     let Line { model, path, body } = line;
     let path = path.split('?').next().unwrap_or_default();
     let lack = match body.len() {
@@ -257,16 +271,25 @@ fn answer(serving: &Flagged, models: &Models, most_body: usize, line: &Line) -> 
         _ => None,
     };
     let prepared = match (lack, Api::of_path(path)) {
-        (None, Some(api)) => prepare(serving, Some(models), api, body, model.as_deref()),
+        (None, Some(api)) => match prepare::begin(serving, models, api, body.into(), model.as_deref()) {
+            Step::Done(prepared) => prepared,
+            Step::Ask(pending) => {
+                let told = runtime.block_on(pending.ask(Instant::now() + PATIENCE));
+                pending.finish(told)
+            }
+        },
         (lack, api) => {
             let reason = lack.filter(|_| api.is_some()).unwrap_or(Reason::OTHER_PATH);
-            Prepared::bare(serving, model.clone().or_else(|| json::model_of(body)), reason)
+            Prepared::bare(serving, model.or_else(|| json::model_of(&body)), reason)
         }
     };
     let chains = prepared.chains.values().next().map(Vec::as_slice).unwrap_or_default();
     let decimal = |keys: &Vec<BlockKey>| keys.iter().map(|it| it.as_u64().to_string()).collect();
     let answer = Answer {
-        source: "local",
+        source: match prepared.maker {
+            Maker::Local => "local",
+            Maker::Remote => "remote",
+        },
         reason: prepared.prompts.as_deref().map_or_else(|reason| *reason, reason).label(),
         prompts: prepared.prompts.iter().flatten().map(|it| it.ids.as_slice()).collect(),
         blocks: chains.iter().map(decimal).collect(),

@@ -93,6 +93,7 @@ impl Config {
             if model.tokenizer_mode.as_deref() == Some("") {
                 found.push(format!("models[{i}].tokenizer_mode: is empty; give what vLLM is given, or null"));
             }
+            model.source_mistakes(&format!("models[{i}]"), found);
             if model.utc_offset_minutes.unsigned_abs() > 24 * 60 {
                 found.push(format!(
                     "models[{i}].utc_offset_minutes: {} is more than a day; give minutes ahead of UTC",
@@ -104,13 +105,7 @@ impl Config {
 
     fn missing_files(&self, found: &mut Vec<String>) {
         for (i, model) in self.models.iter().enumerate() {
-            let file = model.path.join("tokenizer.json");
-            if !file.is_file() {
-                found.push(format!(
-                    "models[{i}].path: there is no {}; give the folder with the model's tokenizer.json",
-                    file.display()
-                ));
-            }
+            model.missing_files(&format!("models[{i}]"), found);
             if let Some(file) = model.chat_template.as_ref().filter(|it| !it.is_file()) {
                 found.push(format!(
                     "models[{i}].chat_template: there is no {}; give the file that vLLM is given",

@@ -3,6 +3,7 @@
 mod mistakes;
 mod models;
 mod pins;
+mod remote;
 mod replicas;
 mod weighing;
 
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use models::{ContentFormatConfig, ModelConfig};
 pub use pins::PinsConfig;
+pub use remote::{RemoteConfig, RemoteFrom, SourceConfig, base_url, no_tekken, read_key};
 pub use replicas::ReplicaConfig;
 pub use weighing::{BudgetConfig, MemoryConfig, ScoreConfig};
 

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use kvpick_core::prompts::ContentFormat;
 use serde::{Deserialize, Serialize};
 
+use super::remote::{RemoteConfig, SourceConfig};
+
 /// A model whose prompts are made here.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -14,8 +16,15 @@ pub struct ModelConfig {
     /// Further names of the same model.
     #[serde(default)]
     pub aliases: Vec<String>,
+    /// Who makes its prompts.
+    #[serde(default)]
+    pub source: SourceConfig,
+    /// The other server, where one is asked.
+    #[serde(default)]
+    pub remote: Option<RemoteConfig>,
     /// Folder with the model's `tokenizer.json`, `tokenizer_config.json` and, where the model has one,
-    /// `chat_template.jinja`.
+    /// `chat_template.jinja`. Not needed with `source: remote`.
+    #[serde(default)]
     pub path: PathBuf,
     /// File that vLLM is given as `--chat-template`.
     #[serde(default)]

@@ -34,7 +34,8 @@ impl Files {
         if let Value::Object(fields) = &mut settings {
             // Whether a template is given matters, where it is does not.
             let is_given = fields.get("chat_template").is_some_and(|it| !it.is_null());
-            fields.retain(|name, _| !["name", "aliases", "path", "chat_template"].contains(&name.as_str()));
+            let beside = ["name", "aliases", "source", "remote", "path", "chat_template"];
+            fields.retain(|name, _| !beside.contains(&name.as_str()));
             fields.insert("has_chat_template".to_owned(), is_given.into());
         }
         Digest::of(self.0.parts(), &settings.to_string())

@@ -12,13 +12,15 @@ use kvpick_core::{
 };
 
 use super::{Digest, Loaded, Model, Models, Stamp, files::Files};
-use crate::{clock, config::ModelConfig};
+use crate::{clock, config::ModelConfig, remote::Remote};
 
 /// Models that are loaded together, by one thread or by several. What is in force already, by content, is not loaded
 /// again, and tokenizers made of the same bytes are one.
 #[derive(Default)]
 pub struct Batch {
     in_force: BTreeMap<Digest, Loaded>,
+    /// By the models' names.
+    remotes: BTreeMap<String, Arc<Remote>>,
     /// By [`Loaded::tokenizer`].
     tokenizers: Mutex<BTreeMap<Digest, Cell>>,
 }
@@ -39,7 +41,12 @@ impl Batch {
         let loaded: Vec<_> = in_force.listed().iter().filter_map(|it| it.loaded.clone()).collect();
         let cell = |it: &Loaded| (it.tokenizer, Arc::new(Mutex::new(Some(Arc::clone(&it.prompter)))));
         let tokenizers = Mutex::new(loaded.iter().map(cell).collect());
-        Self { in_force: loaded.into_iter().map(|it| (it.fingerprint, it)).collect(), tokenizers }
+        let remote = |it: &Arc<Model>| Some((it.config.name.clone(), it.remote.clone()?));
+        Self {
+            in_force: loaded.into_iter().map(|it| (it.fingerprint, it)).collect(),
+            remotes: in_force.listed().iter().filter_map(remote).collect(),
+            tokenizers,
+        }
     }
 
     /// Reads and warms up a model. Takes about a second; keep it off the I/O threads.
@@ -49,14 +56,23 @@ impl Batch {
     pub fn load(&self, config: ModelConfig) -> Model {
         // Looked at before they are read: a later change differs from it.
         let stamp = Stamp::of(&config);
-        match self.loaded(&config) {
-            Ok(loaded) => Model { config, loaded: Some(loaded), error: None, stamp },
-            Err(error) => {
-                let error = format!("{error:#}");
-                tracing::error!(model = config.name, path = %config.path.display(), error, "can't load the model");
-                Model { config, loaded: None, error: Some(error), stamp }
-            }
+        let loaded = config.source.is_local().then(|| self.loaded(&config)).transpose();
+        let remote = config.source.is_remote().then(|| self.remote(&config)).transpose();
+        let errors: Vec<_> = [loaded.as_ref().err(), remote.as_ref().err()].into_iter().flatten().collect();
+        let errors: Vec<_> = errors.into_iter().map(|it| format!("{it:#}")).collect();
+        let error = (!errors.is_empty()).then(|| errors.join("; "));
+        if let Some(error) = &error {
+            tracing::error!(model = config.name, path = %config.path.display(), error, "can't load the model");
         }
+        let (loaded, remote) = (loaded.unwrap_or_default(), remote.unwrap_or_default());
+        Model { config, loaded, remote, error, stamp }
+    }
+
+    /// What is in force where it is the same: it knows its servers.
+    fn remote(&self, config: &ModelConfig) -> anyhow::Result<Arc<Remote>> {
+        let remote = Remote::new(config)?;
+        let in_force = self.remotes.get(&config.name).filter(|it| it.is_as(&remote));
+        Ok(in_force.map_or_else(|| Arc::new(remote), Arc::clone))
     }
 
     fn loaded(&self, config: &ModelConfig) -> anyhow::Result<Loaded> {

@@ -1,4 +1,4 @@
-//! The models whose prompts are made here: their tokenizers and templates, read from local folders.
+//! The models whose prompts can be made: by their tokenizers and templates, read from local folders, or by other servers.
 //!
 //! A table of them never changes; [`crate::reload`] puts a new one in its place.
 
@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 
 use kvpick_core::prompts::Prompter;
 
-use crate::config::ModelConfig;
+use crate::{config::ModelConfig, remote::Remote};
 pub use files::{Digest, Stamp};
 pub use load::Batch;
 
@@ -29,6 +29,8 @@ pub struct Model {
     pub config: ModelConfig,
     /// What is in force; `None` until it is loaded, and as long as it can't be.
     pub loaded: Option<Loaded>,
+    /// Who else makes its prompts.
+    pub remote: Option<Arc<Remote>>,
     /// Why it could not be loaded when that was last tried; what was in force before is so still.
     pub error: Option<String>,
     /// What its files were like before they were last read.
@@ -58,17 +60,23 @@ impl Model {
     /// A model that is yet to be loaded.
     #[must_use]
     pub fn awaited(config: ModelConfig) -> Self {
-        Self { config, loaded: None, error: None, stamp: Stamp::default() }
+        Self { config, loaded: None, remote: None, error: None, stamp: Stamp::default() }
     }
 
     /// `ready` when it makes prompts, else `failed`, or `loading` when that was never tried.
     #[must_use]
     pub const fn state(&self) -> &'static str {
-        match (&self.loaded, &self.error) {
-            (Some(_), _) => "ready",
-            (None, Some(_)) => "failed",
-            (None, None) => "loading",
+        match (self.is_ready(), &self.error) {
+            (true, _) => "ready",
+            (false, Some(_)) => "failed",
+            (false, None) => "loading",
         }
+    }
+
+    /// Whether what is configured to make its prompts does so; another server is taken to.
+    #[must_use]
+    pub const fn is_ready(&self) -> bool {
+        if self.config.source.is_local() { self.loaded.is_some() } else { self.remote.is_some() }
     }
 
     /// Its names in requests, its own first.
@@ -98,12 +106,17 @@ impl Models {
     /// The prompter of that name; where none is named, that of the only model.
     #[must_use]
     pub fn find(&self, name: Option<&str>) -> Option<&Arc<Prompter>> {
-        let model = match (name, self.listed.as_slice()) {
-            (Some(name), _) => self.get(name)?,
-            (None, [only]) => only,
-            (None, _) => return None,
-        };
-        Some(&model.loaded.as_ref()?.prompter)
+        Some(&self.asked_for(name)?.loaded.as_ref()?.prompter)
+    }
+
+    /// The model of that name or alias; where none is named, the only one.
+    #[must_use]
+    pub fn asked_for(&self, name: Option<&str>) -> Option<&Arc<Model>> {
+        match (name, self.listed.as_slice()) {
+            (Some(name), _) => self.get(name),
+            (None, [only]) => Some(only),
+            (None, _) => None,
+        }
     }
 
     /// The model of that name or alias.

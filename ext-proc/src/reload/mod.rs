@@ -245,7 +245,7 @@ impl Reloader {
 
     fn show(&self, model: &Model) {
         let gauge = self.metrics.models_ready.with_label_values(&[model.config.name.as_str()]);
-        gauge.set(i64::from(model.loaded.is_some()));
+        gauge.set(i64::from(model.is_ready()));
     }
 
     /// When files are looked at; `None` for never.

@@ -1,6 +1,6 @@
 //! What a reload did, in words for whoever asked.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -62,15 +62,26 @@ impl Report {
     pub(super) fn add(&mut self, model: &mut Model, earlier: Option<&Model>) {
         let name = model.config.name.clone();
         if let Some(error) = model.error.clone() {
-            model.loaded = earlier.and_then(|it| it.loaded.clone());
-            let keeps_earlier = model.loaded.is_some();
+            // What did load is there already.
+            if model.config.source.is_local() && model.loaded.is_none() {
+                model.loaded = earlier.and_then(|it| it.loaded.clone());
+            }
+            if model.config.source.is_remote() && model.remote.is_none() {
+                model.remote = earlier.and_then(|it| it.remote.clone());
+            }
+            let keeps_earlier = model.is_ready();
             self.failed.push(Failed { model: name, error, keeps_earlier });
             return;
         }
         let fingerprint = |it: &Model| it.loaded.as_ref().map(|it| it.fingerprint);
+        let remote = |it: &Model| it.remote.as_ref().map(Arc::as_ptr);
         let list = match earlier {
             None => &mut self.added,
-            Some(it) if fingerprint(it) == fingerprint(model) && it.names().eq(model.names()) => {
+            Some(it)
+                if fingerprint(it) == fingerprint(model)
+                    && remote(it) == remote(model)
+                    && it.names().eq(model.names()) =>
+            {
                 &mut self.unchanged
             }
             Some(_) => &mut self.changed,
