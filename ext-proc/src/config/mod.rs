@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 pub use models::{ContentFormatConfig, ModelConfig};
 pub use pins::PinsConfig;
-pub use remote::{RemoteConfig, RemoteFrom, SourceConfig, base_url, no_tekken, read_key};
+pub use remote::{RemoteConfig, RemoteFrom, SourceConfig, base_url, read_key};
 pub use replicas::ReplicaConfig;
 pub use weighing::{BudgetConfig, MemoryConfig, ScoreConfig};
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kvpick_core::request::Api;
+use kvpick_core::{prompts::LoadError, request::Api};
 use reqwest::Url;
 use serde::{Deserialize, Serialize};
 
@@ -100,11 +100,14 @@ impl ModelConfig {
     pub(super) fn missing_files(&self, at: &str, found: &mut Vec<String>) {
         let file = self.path.join("tokenizer.json");
         if self.source.is_local() && !self.path.as_os_str().is_empty() && !file.is_file() {
-            found.push(if self.path.join("tekken.json").is_file() {
-                format!("{at}.path: {}", no_tekken(&self.path))
-            } else {
-                let file = file.display();
-                format!("{at}.path: there is no {file}; give the folder with the model's tokenizer.json")
+            let listed = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+            let names: Vec<_> = listed.filter_map(|it| it.file_name().into_string().ok()).collect();
+            found.push(match LoadError::without_tokenizer_json(&names) {
+                LoadError::NoTokenizer => {
+                    let file = file.display();
+                    format!("{at}.path: there is no {file}; give the folder with the model's tokenizer.json")
+                }
+                other => format!("{at}.path: {}: {other}", self.path.display()),
             });
         }
         let key = self.remote.as_ref().and_then(|it| it.api_key_file.as_ref());
@@ -112,16 +115,6 @@ impl ModelConfig {
             found.push(format!("{at}.remote.api_key_file: {problem}"));
         }
     }
-}
-
-/// What is wrong with a folder that has Mistral's own file and no other.
-#[must_use]
-pub fn no_tekken(folder: &Path) -> String {
-    format!(
-        "{} holds Mistral's tekken.json alone, a format that is not read here; put the model's tokenizer.json beside \
-         it if vLLM is given that one, or set source: remote",
-        folder.display()
-    )
 }
 
 impl RemoteConfig {

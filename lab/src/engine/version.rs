@@ -156,6 +156,12 @@ impl Version {
         }
     }
 
+    /// Whether `/v1/messages` (0.29 and later) and `/v1/responses` (0.30 and later) have render routes.
+    #[must_use]
+    pub const fn renders_all_apis(self) -> bool {
+        matches!(self, Self::V0_32)
+    }
+
     /// Whether `/kv_event_sources` says where events are published (0.31 and later).
     #[must_use]
     pub const fn shows_event_sources(self) -> bool {

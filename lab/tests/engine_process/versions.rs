@@ -93,11 +93,11 @@ async fn check(version: Version) {
     // Routes.
     let sources = world.status("/kv_event_sources").await;
     assert_eq!(sources, if want.event_sources { 200 } else { 404 });
-    check_render(&world, want.render).await;
+    check_render(&world, version, want.render).await;
     world.engine.stop().await;
 }
 
-async fn check_render(world: &World, form: RenderForm) {
+async fn check_render(world: &World, version: Version, form: RenderForm) {
     let body = chat(&[("system", &long_text(30)), ("user", "hello")], 1);
     let tokens = world.ask("/tokenize", &body).await["tokens"].clone();
     let (status, rendered) = world.post("/v1/chat/completions/render", &body).await;
@@ -120,6 +120,20 @@ async fn check_render(world: &World, form: RenderForm) {
     let name = if form == RenderForm::Prompts { "prompt_token_ids" } else { "token_ids" };
     assert_eq!([&rendered[0][name], &rendered[1][name]], [&json!([1, 2, 3]), &json!([4])]);
     assert_eq!(rendered[1]["cache_salt"], "s");
+    let text = json!({"role": "user", "content": "hello"});
+    let messages = json!({"max_tokens": 1, "messages": [text]});
+    let (status, rendered) = world.post("/v1/messages/render", &messages).await;
+    assert_eq!(status, if version == Version::V0_32 { 200 } else { 404 });
+    if status == 200 {
+        assert_eq!(
+            rendered["token_ids"],
+            world.ask("/tokenize", &json!({"messages": [text]})).await["tokens"]
+        );
+        let (status, rendered) = world.post("/v1/responses/render", &json!({"input": "hello"})).await;
+        assert!(status == 200 && rendered["token_ids"].is_array(), "{rendered}");
+        let goes_on = json!({"input": "hello", "previous_response_id": "resp_1"});
+        assert_eq!(world.post("/v1/responses/render", &goes_on).await.0, 400);
+    }
     // What is rendered is not computed.
     assert_eq!(world.metric("vllm:num_requests_running").await, 0.0);
 }

@@ -17,7 +17,7 @@ use futures::{
     StreamExt as _,
     stream::{self, BoxStream, SelectAll},
 };
-use kvpick_core::request::{Request, json::Json as RequestJson};
+use kvpick_core::request::{Api, Request, json::Json as RequestJson};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::{
@@ -83,9 +83,19 @@ pub(super) struct Prepared {
 
 /// Reads a request and makes its prompts.
 pub(super) async fn prepare(app: &App, api: Served, body: Bytes) -> Result<Prepared, ApiError> {
+    prepare_as(app, api.api(), api, body).await
+}
+
+/// As [`prepare`], for a request to another API that is answered as if to `api`.
+pub(super) async fn prepare_as(
+    app: &App,
+    asked: Api,
+    api: Served,
+    body: Bytes,
+) -> Result<Prepared, ApiError> {
     let app = app.clone();
     blocking(move || {
-        let request = Request::parse(api.api(), &body)?;
+        let request = Request::parse(asked, &body)?;
         let adapter = app.served(request.model.as_deref())?;
         let prompts = app.prompter.token_ids(&request)?;
         Ok(Prepared { api, request, prompts, adapter })

@@ -141,6 +141,11 @@ fn routes(app: &App) -> Router<App> {
             .route("/v1/chat/completions/render", post(render::chat_completions))
             .route("/v1/completions/render", post(render::completions));
     }
+    if version.renders_all_apis() {
+        router = router
+            .route("/v1/messages/render", post(render::messages))
+            .route("/v1/responses/render", post(render::responses));
+    }
     if version.shows_event_sources() {
         router = router.route("/kv_event_sources", get(models::event_sources));
     }

@@ -1,11 +1,12 @@
 //! Routes that say what an engine would be sent: the prompt's very tokens.
 
 use axum::{Json, body::Bytes, extract::State};
+use kvpick_core::request::Api;
 use serde_json::{Value, json};
 
 use super::{
     App,
-    answer::{Prepared, prepare},
+    answer::{Prepared, prepare, prepare_as},
     error::ApiError,
     models::object,
     shapes::Served,
@@ -18,6 +19,27 @@ pub(super) async fn chat_completions(State(app): State<App>, body: Bytes) -> Res
 
 pub(super) async fn completions(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
     render(app, Served::Completions, body).await
+}
+
+pub(super) async fn messages(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    as_chat(app, Api::Messages, body).await
+}
+
+pub(super) async fn responses(State(app): State<App>, body: Bytes) -> Result<Json<Value>, ApiError> {
+    let fields = object(&body)?;
+    if !fields["previous_response_id"].is_null() {
+        let why = "previous_response_id is not supported by the stateless render endpoint.";
+        return Err(ApiError::bad_request(why, "previous_response_id"));
+    }
+    as_chat(app, Api::Responses, body).await
+}
+
+/// APIs that come down to a chat, and are rendered as one. Engines here do not answer them.
+async fn as_chat(app: App, api: Api, body: Bytes) -> Result<Json<Value>, ApiError> {
+    let prepared = prepare_as(&app, api, Served::Chat, body.clone()).await?;
+    let fields = object(&body)?;
+    let prompt = prepared.prompts.first().map(Vec::as_slice).unwrap_or_default();
+    Ok(Json(request(&app, &prepared, &fields, prompt)))
 }
 
 async fn render(app: App, api: Served, body: Bytes) -> Result<Json<Value>, ApiError> {
