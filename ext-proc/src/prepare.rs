@@ -177,9 +177,10 @@ fn is_wanted(local: Option<&Result<Vec<Prompt>, PromptError>>) -> bool {
             | PromptError::NoTemplate
             | PromptError::Tokenizer(_)
             | PromptError::OwnCode(_) => true,
-            PromptError::NoMessages | PromptError::Field { .. } | PromptError::Stateful | PromptError::Empty => {
-                false
-            }
+            PromptError::NoMessages
+            | PromptError::Field { .. }
+            | PromptError::Stateful
+            | PromptError::Empty => false,
         },
     }
 }
