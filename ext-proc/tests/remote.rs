@@ -408,7 +408,8 @@ fn a_reload_keeps_a_source_that_has_not_changed() {
     let models = |model: &str, batch: Option<&Models>| {
         let yaml = format!("models: [{{name: m, source: remote, {model}}}]\nreplicas: []");
         let config: Config = kvpick_service::config::parse(&yaml).unwrap();
-        let batch = kvpick::models::Batch::new(batch.unwrap_or(&Models::default()));
+        let none = Models::default();
+        let batch = kvpick::models::Batch::new(batch.unwrap_or(&none));
         Models::new(config.models.into_iter().map(|it| Arc::new(batch.load(it))).collect())
     };
     let remote = |it: &Models| it.get("m").unwrap().remote.clone().unwrap();
