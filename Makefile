@@ -26,8 +26,9 @@ test: tools build ## run all tests, end to end through real Envoy included
 	@lab/tools/test.sh $(PROFILE)
 
 .PHONY: bench
-bench: ## how fast the agent reads events, beside the least that has to be done
+bench: ## how fast events are read and text becomes tokens, beside others or the least that has to be done
 	cargo bench --profile $(PROFILE) --locked -p kvpick-agent --bench reader
+	FASTOKENS_BPE_THREADS=1 cargo bench --profile $(PROFILE) --locked -p kvpick-core --bench tokens
 
 .PHONY: build
 build: ## build all programs

@@ -2,6 +2,8 @@
 
 mod added;
 mod boundary;
+mod doubts;
+mod fast;
 mod library;
 mod unicode;
 
@@ -15,8 +17,6 @@ use library::Library;
 /// A model's tokenizer, as its `tokenizer.json` describes it.
 pub(super) struct Tokenizer {
     library: Library,
-    /// Whether text is split where symbols or punctuation begin and end.
-    splits_at_symbols: bool,
     /// Added tokens that are not special: they are cut out of any text.
     never_ordinary: Vec<String>,
     boundaries: Boundaries,
@@ -33,12 +33,8 @@ impl Tokenizer {
         let added = file["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
         let plain = added.iter().filter(|token| token["special"] != true);
         let plain = plain.filter_map(|token| token["content"].as_str().map(str::to_owned));
-        Ok(Self {
-            library,
-            splits_at_symbols: unicode::splits_at_symbols(&file.to_string()),
-            never_ordinary: plain.filter(|content| !content.is_empty()).collect(),
-            boundaries: Boundaries::new(&file),
-        })
+        let never_ordinary = plain.filter(|content| !content.is_empty()).collect();
+        Ok(Self { library, never_ordinary, boundaries: Boundaries::new(&file) })
     }
 
     /// Ids of `text`. Special tokens that stand in it as text become their ids; `add_special_tokens` is whether the
@@ -62,10 +58,6 @@ impl Tokenizer {
         add_special_tokens: bool,
         encode_special_tokens: bool,
     ) -> Result<Vec<u32>, PromptError> {
-        if unicode::has_new(text, self.splits_at_symbols) {
-            let problem = "a character of the text is newer than the engine's Unicode".to_owned();
-            return Err(PromptError::Tokenizer(problem));
-        }
         let mut ids = Vec::with_capacity(text.len() / 3);
         let (library, special) = (&self.library, encode_special_tokens);
         library.encode_into(text, add_special_tokens, special, &mut ids).map_err(PromptError::Tokenizer)?;
