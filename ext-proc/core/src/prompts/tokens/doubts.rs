@@ -40,9 +40,11 @@ impl Doubts {
         if self.tokens.iter().any(|token| text.contains(token.as_str())) {
             return Some("an added token that takes in or minds what is beside it");
         }
-        let is_new =
-            unicode::has_new(text, self.splits_at_symbols) || self.composes && unicode::has_recomposed(text);
-        (self.is_newer && is_new).then_some("a character of the text is newer than the engine's Unicode")
+        let is_new = |text: &str| {
+            unicode::has_new(text, self.splits_at_symbols) || self.composes && unicode::has_recomposed(text)
+        };
+        (self.is_newer && is_new(text))
+            .then_some("a character of the text is newer than the engine's Unicode")
     }
 }
 

@@ -89,19 +89,21 @@ fn tokens(file: &Value, composes: bool) -> bool {
     let vocabulary = &file["model"]["vocab"];
     let is_plain = |token: &Value| {
         let Some(content) = token["content"].as_str().filter(|it| !it.is_empty()) else { return false };
-        let same_id = vocabulary.get(content).is_none_or(|id| *id == token["id"]);
-        same_id
+        vocabulary.get(content).is_none_or(|id| *id == token["id"])
     };
     if !tokens.iter().all(is_plain) {
         return false;
     }
     // Those of normalised text are sought after the others, and `fastokens` seeks all at once where nothing is
-    // normalised. It makes no difference if none can stand across another.
+    // normalised. It makes no difference if none minds what is beside it and none can stand across another.
+    let minds = ["single_word", "lstrip", "rstrip"]
+        .map(|flag| tokens.iter().any(|it| it[flag] == true))
+        .contains(&true);
     let contents = |normalized: bool| {
         let tokens = tokens.iter().filter(move |it| (it["normalized"] == true) == normalized);
         tokens.filter_map(|it| it["content"].as_str())
     };
-    composes || !contents(true).any(|one| contents(false).any(|other| overlap(one, other)))
+    composes || !contents(true).any(|one| contents(false).any(|other| minds || overlap(one, other)))
 }
 
 /// Whether two texts can stand in one place or share a part of it.

@@ -16,6 +16,10 @@ pub(super) fn has_recomposed(text: &str) -> bool {
 }
 
 fn is_in(table: &[(u32, u32)], code: u32) -> bool {
+    // Most text is before all of them.
+    if code < table[0].0 {
+        return false;
+    }
     let at = table.partition_point(|(_, last)| *last < code);
     table.get(at).is_some_and(|(first, _)| *first <= code)
 }

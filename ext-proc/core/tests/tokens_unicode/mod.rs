@@ -1,9 +1,7 @@
 //! Every character has the ids that the engine's own library gives it, alone and beside letters, digits, spaces,
 //! punctuation and itself: the libraries' Unicode is not of one version.
 
-mod tokens_oracles;
-
-use tokens_oracles::Oracles;
+use crate::tokens_oracles::Oracles;
 
 #[test]
 fn qwen3() {
@@ -61,12 +59,10 @@ fn agree(model: &str, is_fast: bool, is_chosen: fn(u32) -> bool) {
         let text: String = chars.iter().map(|char| beside(*char)).collect();
         let ids = oracles.engine(&text);
         compared += text.len();
-        for which in 0..2 {
+        for (which, refused) in refused.iter_mut().enumerate() {
             match oracles.ours(which, &text) {
                 Some(ours) => assert!(ours == ids, "{model}, {which}: {}", oracles.difference(which, &text)),
-                None => {
-                    refused[which] += chars.iter().filter(|char| !agrees(&oracles, which, **char)).count()
-                }
+                None => *refused += chars.iter().filter(|char| !agrees(&oracles, which, **char)).count(),
             }
         }
     }
