@@ -1,5 +1,6 @@
 //! Which of a model's files count, and which models are left to the engine.
 
+mod prompts_common;
 mod prompts_letters;
 
 use kvpick_core::{
@@ -154,7 +155,7 @@ fn prompts_that_the_engine_writes_itself_are_left_to_it() {
 }
 
 #[test]
-fn tokenizers_in_python_are_left_to_the_engine() {
+fn tokenizers_that_are_no_tokenizer_json_are_left_to_the_engine() {
     let load = |config: serde_json::Value, model: &str| {
         let (config, model) = (config.to_string(), json!({"model_type": model}).to_string());
         let files = ModelFiles {
@@ -164,6 +165,9 @@ fn tokenizers_in_python_are_left_to_the_engine() {
         };
         letters_with(files, &[], Settings::default()).map(|_| ())
     };
+    let hf = Settings { tokenizer_mode: Some("hf".to_owned()), ..Settings::default() };
+    let config = br#"{"auto_map":{"AutoTokenizer":"a.A"}}"#.as_slice();
+    assert!(letters_with(ModelFiles { tokenizer_config_json: Some(config), ..NONE }, &[], hf).is_ok());
     let python = |class: &str| Err(LoadError::PythonTokenizer { class: class.to_owned() });
     let map = json!({"auto_map": {"AutoTokenizer": ["tokenization_x.XTokenizer", null]}});
     assert_eq!(load(map.clone(), "x"), python("tokenization_x.XTokenizer"));
@@ -171,7 +175,9 @@ fn tokenizers_in_python_are_left_to_the_engine() {
     assert_eq!(load(json!({"auto_map": ["a.A", "a.AFast"]}), "x"), python("a.AFast"));
     assert_eq!(load(json!({"auto_map": {"AutoModel": "m.M"}}), "x"), Ok(()));
     assert_eq!(load(json!({"tokenizer_class": "ByT5Tokenizer"}), "x"), python("ByT5Tokenizer"));
-    assert_eq!(load(json!({"tokenizer_class": "Qwen2Tokenizer"}), "x"), Ok(()));
+    assert_eq!(load(json!({"tokenizer_class": "PreTrainedTokenizerFast"}), "x"), Ok(()));
+    let other = load(json!({"tokenizer_class": "Qwen2Tokenizer"}), "x");
+    assert_eq!(other, Err(LoadError::OtherClass { class: "Qwen2Tokenizer" }));
 }
 
 #[test]
@@ -202,5 +208,14 @@ fn a_folder_without_a_tokenizer_json_is_named_by_what_it_has() {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let error = LoadError::without_tokenizer_json(&names).to_string();
         assert!(error.contains(want), "{names:?}: {error}");
+    }
+}
+
+/// vLLM was found to take these as they are.
+#[test]
+fn the_goldens_models_are_taken_as_they_were_served() {
+    for model in ["qwen3", "llama3_1", "gemma3", "deepseek_v3", "gpt_oss"] {
+        let loaded = prompts_common::load_as_served(model);
+        assert!(loaded.is_ok(), "{model}: {:?}", loaded.err());
     }
 }

@@ -59,7 +59,8 @@ pub struct ModelConfig {
     /// The engine's `VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS`.
     #[serde(default)]
     pub harmony_system_instructions: bool,
-    /// vLLM's `--tokenizer-mode`. Where it is not said, or `auto`, found out from the folder as vLLM does.
+    /// vLLM's `--tokenizer-mode`. Where it is not said, or `auto`, found out from the folder as vLLM does. `hf` also says
+    /// that the engine's tokenizer is the folder's `tokenizer.json` as it is, where that is doubted.
     #[serde(default)]
     pub tokenizer_mode: Option<String>,
     /// The engine's local time is this many minutes ahead of UTC; for prompts that show the date.

@@ -1,6 +1,6 @@
 //! What a model's `config.json` says of the way in which vLLM makes its prompts.
 
-use super::{LoadError, build::text_of};
+use super::{LoadError, build::text_of, classes};
 use crate::request::json::{self, Json, Object};
 
 /// A model's kind.
@@ -9,6 +9,8 @@ pub(super) struct Family {
     model_type: String,
     architectures: Vec<String>,
     has_encoder: bool,
+    /// The class of its tokenizer, where it is named here.
+    tokenizer_class: Option<String>,
     /// Whether the folder is in the layout of Mistral's own.
     is_mistral: bool,
 }
@@ -71,6 +73,7 @@ impl Family {
             model_type: text_of(&config, "model_type").unwrap_or_default().to_owned(),
             architectures: architectures.iter().filter_map(Json::as_str).map(str::to_owned).collect(),
             has_encoder: config.get("is_encoder_decoder").is_some_and(Json::is_true),
+            tokenizer_class: text_of(&config, "tokenizer_class").map(str::to_owned),
             is_mistral: has_weights && (has("tekken.json", "tekken.json") || has("tokenizer.model.v", "")),
         })
     }
@@ -93,8 +96,21 @@ impl Family {
         Mode::of(by_architecture.unwrap_or(if self.is_mistral { "mistral" } else { "hf" }))
     }
 
+    /// Fails where the engine's tokenizer is another one than `tokenizer.json`, by that and `tokenizer_config.json`.
+    pub(super) fn check(&self, config: &Object, tokenizer: &[u8]) -> Result<(), LoadError> {
+        if let Some(class) = self.python_class(config) {
+            return Err(LoadError::PythonTokenizer { class });
+        }
+        // What is no JSON is told of elsewhere.
+        let Ok(file) = serde_json::from_slice(tokenizer) else { return Ok(()) };
+        match classes::other_than_file(&self.model_type, self.tokenizer_class.as_deref(), config, &file) {
+            Some(class) => Err(LoadError::OtherClass { class }),
+            None => Ok(()),
+        }
+    }
+
     /// The Python class that the engine may run in place of `tokenizer.json`, by `tokenizer_config.json`.
-    pub(super) fn python_class(&self, config: &Object) -> Option<String> {
+    fn python_class(&self, config: &Object) -> Option<String> {
         if FILES_ALONE.contains(&self.model_type.as_str()) {
             return None;
         }

@@ -86,11 +86,20 @@ pub enum LoadError {
     /// The tokenizer is Python code.
     #[error(
         "tokenizer_config.json: {class} is Python code, which tokenizer.json need not agree with; have the engine make the \
-         prompts (`source: remote`)"
+         prompts (`source: remote`), or say `tokenizer_mode: hf` if it runs without --trust-remote-code"
     )]
     PythonTokenizer {
         /// Its name.
         class: String,
+    },
+    /// The tokenizer cuts text in another way than `tokenizer.json` says.
+    #[error(
+        "tokenizer.json: cuts text in another way than a {class} of transformers 5, which takes no more of it than the \
+         vocabulary; have the engine make the prompts (`source: remote`), or say `tokenizer_mode: hf` if it has an older one"
+    )]
+    OtherClass {
+        /// Its name.
+        class: &'static str,
     },
 }
 
@@ -180,8 +189,8 @@ impl ModelFiles<'_> {
         if let Mode::OwnTokenizer(mode) = family.mode(settings.tokenizer_mode.as_deref()) {
             return Err(LoadError::OwnCode { mode });
         }
-        if let Some(class) = family.python_class(config) {
-            return Err(LoadError::PythonTokenizer { class });
+        if settings.tokenizer_mode.as_deref() != Some("hf") {
+            family.check(config, self.tokenizer_json)?;
         }
         self.check_case()?;
         Ok(family)

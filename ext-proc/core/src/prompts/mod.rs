@@ -7,6 +7,7 @@
 mod anthropic;
 mod build;
 mod chat;
+mod classes;
 mod error;
 mod family;
 mod fields;
@@ -73,7 +74,7 @@ pub struct Settings {
     /// `VLLM_GPT_OSS_HARMONY_SYSTEM_INSTRUCTIONS`: Harmony's instructions are in the system message.
     pub harmony_system_instructions: bool,
     /// `--tokenizer-mode`: `hf`, or the name of code of the engine's. Where it is not said, or `auto`, the model's
-    /// architecture and files do.
+    /// architecture and files do. With `hf` it is taken that the engine's tokenizer is `tokenizer.json` as it is.
     pub tokenizer_mode: Option<String>,
     /// The engine's local time, for prompts that show the date. Without it such a template fails to render.
     pub clock: Option<Arc<dyn Fn() -> LocalTime + Send + Sync>>,

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fs, path::PathBuf, sync::Mutex};
 
 use kvpick_core::{
-    prompts::{ModelFiles, Prompter, Settings},
+    prompts::{LoadError, ModelFiles, Prompter, Settings},
     request::{Api, Request},
 };
 
@@ -46,6 +46,22 @@ pub(crate) fn prompter_with(model: &str, chat_template: Option<&str>, settings: 
         Prompter::new(files, Settings::default()).expect("the package's files load")
     });
     prompter.set_up(chat_template, settings)
+}
+
+/// Loads a package's files beside the `config.json` with which the goldens of it were made.
+pub(crate) fn load_as_served(model: &str) -> Result<Prompter, LoadError> {
+    let (tokenizer, config) = (tool(model, "tokenizer.json"), tool(model, "tokenizer_config.json"));
+    let meta =
+        fs::read_to_string(root().join(format!("testdata/prompts/{model}.meta.json"))).expect("goldens");
+    let meta: serde_json::Value = serde_json::from_str(&meta).expect("JSON");
+    let model_config = meta["config"].to_string();
+    let files = ModelFiles {
+        tokenizer_json: tokenizer.as_bytes(),
+        tokenizer_config_json: Some(config.as_bytes()),
+        config_json: Some(model_config.as_bytes()),
+        ..ModelFiles::default()
+    };
+    Prompter::new(files, Settings::default())
 }
 
 /// The answer to a body: its ids, or the label of why there are none.
