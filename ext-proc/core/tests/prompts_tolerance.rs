@@ -96,7 +96,12 @@ fn a_chat_of_no_message_has_no_template() {
     let answer = "tools=null effort=- answer";
     let system = r#"{"role": "system", "content": "s"}"#;
     shown(DUMP, Api::Messages, r#"{"messages":[],"system":"s"}"#, &[system, answer]);
-    shown(DUMP, Api::Responses, r#"{"input":[],"instructions":"s"}"#, &[system, answer]);
+    for none in ["[]", "{}"] {
+        let body = format!(r#"{{"input":{none},"instructions":"s"}}"#);
+        shown(DUMP, Api::Responses, &body, &[system, answer]);
+    }
+    let no_tools = r#"{"messages":[],"system":"s","chat_template_kwargs":{"tools":{}}}"#;
+    shown(DUMP, Api::Messages, no_tools, &[system, "tools=[] effort=- answer"]);
 }
 
 #[test]

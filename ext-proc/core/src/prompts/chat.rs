@@ -50,6 +50,12 @@ impl Chat {
         variables.insert("add_generation_prompt".into(), Json::Bool(generates));
         variables.entry("documents".into()).or_insert(Json::Null);
         variables.entry("tools".into()).or_insert(Json::Null);
+        // Python goes through an empty object as through an empty list.
+        if let Some(Json::Object(none)) = variables.get("tools")
+            && none.is_empty()
+        {
+            variables.insert("tools".into(), Json::Array(Vec::new()));
+        }
         if !matches!(variables.get("tools"), Some(Json::Null | Json::Array(_))) {
             return Err(bad("chat_template_kwargs.tools", "want an array"));
         }

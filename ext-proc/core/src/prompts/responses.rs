@@ -32,6 +32,7 @@ pub(super) fn to_chat(body: &Object) -> Result<Object, PromptError> {
             messages.extend(chat);
             continues = items.last().and_then(Json::as_object).is_some_and(is_unfinished);
         }
+        Some(Json::Object(none)) if none.is_empty() => {}
         _ => return Err(field("input", "want a string or an array")),
     }
     let mut chat = Object::new();

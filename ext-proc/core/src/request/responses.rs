@@ -23,6 +23,8 @@ fn check(body: &Object) -> Result<bool, RequestError> {
     let items = match body.get("input") {
         None | Some(Json::Null) => return Err(RequestError::NoInput),
         Some(Json::String(_)) => return Ok(false),
+        // Python goes through it as through an empty list.
+        Some(Json::Object(none)) if none.is_empty() => return Ok(false),
         Some(Json::Array(items)) => items,
         Some(other) => return Err(wrong("input", other, "a string or an array of items")),
     };

@@ -29,6 +29,7 @@ pub(super) fn conversation(body: &Object, settings: &Settings) -> Result<Vec<Mes
     let (input, text) = match body.get("input") {
         Some(Json::Array(items)) => (&items[..], None),
         Some(Json::String(text)) => (&[][..], Some(text)),
+        Some(Json::Object(none)) if none.is_empty() => (&[][..], None),
         _ => return Err(bad("input", "want a string or an array of items")),
     };
     let items: Vec<Item<'_>> =
