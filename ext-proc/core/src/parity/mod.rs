@@ -3,7 +3,7 @@
 //! sees a wrong template, salt, adapter or way of naming blocks alike.
 //!
 //! A false alarm would cost a healthy model its hits, so what proves nothing does not count: see [`Watched`] for the
-//! requests that are judged, and [`tally`] for what their judgements come to.
+//! requests that are judged, and [`Tally`] for what their judgements come to.
 
 mod tally;
 mod watched;
