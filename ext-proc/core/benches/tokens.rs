@@ -54,8 +54,7 @@ impl Encoder {
                 let files = ModelFiles {
                     tokenizer_json: json,
                     tokenizer_config_json: Some(config),
-                    config_json: None,
-                    chat_template: None,
+                    ..ModelFiles::default()
                 };
                 Self::Ours(Prompter::new(files, Settings::default()).unwrap())
             }
