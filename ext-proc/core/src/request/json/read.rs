@@ -133,8 +133,9 @@ impl Reader<'_> {
         let mut is_text = true;
         loop {
             let rest = &self.text.as_bytes()[self.at..];
-            let plain = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
-            let Some(plain) = plain else { return Err(self.want("the closing quote of this string")) };
+            let Some(plain) = plain_length(rest) else {
+                return Err(self.want("the closing quote of this string"));
+            };
             text.push_str(&self.text[self.at..self.at + plain]);
             self.at += plain;
             match rest[plain] {
@@ -248,6 +249,26 @@ impl Reader<'_> {
     }
 }
 
+/// Bytes before the first one that does not stand for itself in a string; `None` where all of them do.
+fn plain_length(bytes: &[u8]) -> Option<usize> {
+    const EACH: u64 = u64::MAX / 0xff;
+    const HIGH: u64 = EACH << 7;
+    // Eight bytes at once: subtracting from a byte what is more than it sets its high bit. That a byte borrows from the
+    // next one matters only behind the first that is found.
+    let below = |word: u64, bound: u64| word.wrapping_sub(EACH * bound) & !word & HIGH;
+    let is = |word: u64, byte: u8| below(word ^ (EACH * u64::from(byte)), 1);
+    let (words, rest) = bytes.as_chunks();
+    for (i, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let found = below(word, 0x20) | is(word, b'"') | is(word, b'\\');
+        if found != 0 {
+            return Some(8 * i + found.trailing_zeros() as usize / 8);
+        }
+    }
+    let at = rest.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))?;
+    Some(8 * words.len() + at)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -305,6 +326,18 @@ mod tests {
         let inside = parse_text(r#"{"a":["b","\udfff"],"c":1}"#).unwrap();
         assert!(!inside.is_all_text());
         assert!(parse_text(r#"{"a":["b","\ud83c\udf0a"],"c":1}"#).unwrap().is_all_text());
+    }
+
+    #[test]
+    fn strings_of_any_length_end_where_they_end() {
+        for (before, letter) in
+            (0..30).flat_map(|before| ["x", " ", "!", "#", "[", "\u{7f}", "é", "潮"].map(|it| (before, it)))
+        {
+            let plain = letter.repeat(before);
+            reads(&format!("\"{plain}\\n{plain}\""), Json::String(format!("{plain}\n{plain}")));
+            assert!(parse_text(&format!("\"{plain}\n\"")).is_err(), "{before}");
+            assert!(parse_text(&format!("\"{plain}")).is_err(), "{before}");
+        }
     }
 
     #[test]
