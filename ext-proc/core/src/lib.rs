@@ -6,7 +6,7 @@
 //! (what Envoy is told), [`outcome`] (how it ended). What a pick stands on: [`world`], [`replicas`], [`index`] (the
 //! engines' own word), [`hit`] (what of it an engine would use), [`recent`] (what was sent where),
 //! [`pins`] (who keeps which response), [`busy`], [`health`], [`parity`] (whether what was expected came); [`feed`]
-//! brings it in.
+//! brings it in. What need not be computed twice is in a [`memo`].
 #![forbid(unsafe_code)]
 
 pub mod busy;
@@ -14,6 +14,7 @@ pub mod feed;
 pub mod health;
 pub mod hit;
 pub mod index;
+pub mod memo;
 pub mod outcome;
 pub mod parity;
 pub mod pick;
@@ -24,6 +25,7 @@ pub mod remote;
 pub mod replicas;
 pub mod reply;
 pub mod request;
+mod runs;
 pub mod score;
 pub mod session;
 pub mod world;

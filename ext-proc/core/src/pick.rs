@@ -11,10 +11,12 @@ use kvpick_proto::{
 use crate::{
     hit::Rule,
     index::{GPU_ONLY, Scale},
+    memo::Memo,
     outcome::{Reason, Tier},
     parity::Made,
     prompts::Prompt,
     replicas::{Knowledge, Replica, ReplicaId, Replicas},
+    runs::Runs,
     score::{Offer, Weights},
 };
 
@@ -122,8 +124,18 @@ pub fn namings(replicas: &Replicas, candidates: &[ReplicaId], model: Option<&str
 /// Names the blocks of prompts. The only part of a pick that takes time; needs no lock.
 #[must_use]
 pub fn chain(namings: Vec<Naming>, prompts: &[Prompt], salt: Option<&str>) -> Chains {
+    chain_with(None, namings, prompts, salt)
+}
+
+/// The same, with names that are kept in a memo.
+#[must_use]
+pub fn chain_with(
+    memo: Option<&dyn Memo>,
+    namings: Vec<Naming>,
+    prompts: &[Prompt],
+    salt: Option<&str>,
+) -> Chains {
     let of = |naming: &Naming| {
-        let mut hasher = Hasher::new(&naming.domain);
         let block_size = naming.domain.block_size;
         let adapter = naming.adapter.as_ref();
         let extra = |prompt: &Prompt, i: usize| {
@@ -134,6 +146,11 @@ pub fn chain(namings: Vec<Naming>, prompts: &[Prompt], salt: Option<&str>) -> Ch
             let media = media_of(prompt, i, block_size.get() as usize);
             adapter.into_iter().chain(media).chain(salt).collect()
         };
+        if let Some(memo) = memo {
+            let mut runs = Runs::new(memo, naming);
+            return prompts.iter().map(|it| runs.keys(it, salt.is_some(), |i| extra(it, i))).collect();
+        }
+        let mut hasher = Hasher::new(&naming.domain);
         prompts.iter().map(|it| hasher.chain(block_size, &it.ids, |i| extra(it, i))).collect()
     };
     namings.into_iter().map(|it| (it.clone(), of(&it))).collect()

@@ -1,8 +1,13 @@
 //! Requests against the token ids that vLLM made of them.
 
 mod prompts_common;
+mod prompts_memo;
 
-use std::{fs, io::Read, sync::Arc};
+use std::{
+    fs,
+    io::Read,
+    sync::{Arc, atomic::Ordering},
+};
 
 use flate2::read::GzDecoder;
 use kvpick_core::{
@@ -10,6 +15,7 @@ use kvpick_core::{
     request::{Api, Request},
 };
 use prompts_common::{answer, prompter, prompter_with, root};
+use prompts_memo::Map;
 use serde_json::Value;
 
 #[track_caller]
@@ -59,20 +65,26 @@ fn difference(got: &Result<Vec<Vec<u32>>, String>, want: &[Vec<u32>], prompter: 
     }
 }
 
-/// Runs every request of a file through the prompter of its server. Returns how many vLLM accepted.
+/// Runs every request of a file through the prompter of its server, without a memo and with one that has not seen the
+/// request and then has. Returns how many vLLM accepted.
 #[track_caller]
 fn run(file: &str, servers: &[(&str, &Prompter)], except: &[(&str, &str)]) -> usize {
     let mut accepted = 0;
     let mut wrong = Vec::new();
+    let memo = Arc::new(Map::default());
+    let remembering: Vec<Prompter> =
+        servers.iter().map(|(_, prompter)| (*prompter).clone().with_memo(memo.clone())).collect();
     for case in goldens(file) {
         let id = case["id"].as_str().expect("an id");
         let api = Api::of_path(case["api"].as_str().expect("an API")).expect("one of ours");
         let server = case["server"].as_str().expect("a server");
-        let (_, prompter) = servers
-            .iter()
-            .find(|(name, _)| *name == server)
-            .unwrap_or_else(|| panic!("{id}: no server {server}"));
+        let at = servers.iter().position(|(name, _)| *name == server);
+        let at = at.unwrap_or_else(|| panic!("{id}: no server {server}"));
+        let (_, prompter) = servers[at];
         let got = answer(prompter, api, &body_of(&case));
+        for _ in ["cold", "warm"] {
+            assert_eq!(answer(&remembering[at], api, &body_of(&case)), got, "{id}: by the memo");
+        }
         // What vLLM refused is the engine's to refuse; it only must not end the process.
         if case["status"] != 200 {
             continue;
@@ -87,6 +99,7 @@ fn run(file: &str, servers: &[(&str, &Prompter)], except: &[(&str, &str)]) -> us
             _ => {}
         }
     }
+    assert!(0 < memo.hits.load(Ordering::Relaxed), "{file}: nothing was found in the memo");
     assert!(wrong.is_empty(), "{} of {accepted} wrong in {file}:\n{}", wrong.len(), wrong.join("\n"));
     accepted
 }

@@ -32,9 +32,12 @@ pub use error::PromptError;
 pub use files::{LoadError, ModelFiles};
 pub use prompt::{Medium, Prompt};
 
-use crate::request::{
-    Api, Request,
-    json::{Json, Object},
+use crate::{
+    memo::Memo,
+    request::{
+        Api, Request,
+        json::{Json, Object},
+    },
 };
 use build::{field, object, text};
 use family::{Family, Mode};
@@ -121,11 +124,12 @@ struct Kind {
 const CHAT: Kind = Kind { has_defaults: true, calls_as_given: false };
 
 /// Makes prompts of one model. Cheap to share: put it in an `Arc`.
+#[derive(Clone)]
 pub struct Prompter {
     tokenizer: Arc<Tokenizer>,
     /// The model's own templates, by name.
     named: Arc<[(String, String)]>,
-    templates: Templates,
+    templates: Arc<Templates>,
     /// Texts of special tokens by their names in templates, as `bos_token`; none where the model has none.
     special_tokens: Object,
     /// Writes chats in place of a template.
@@ -133,6 +137,7 @@ pub struct Prompter {
     settings: Settings,
     traits: anthropic::Traits,
     family: Arc<Family>,
+    memo: Option<Arc<dyn Memo>>,
 }
 
 impl Prompter {
@@ -167,15 +172,29 @@ impl Prompter {
         let (tokenizer, named) = (Arc::clone(&self.tokenizer), Arc::clone(&self.named));
         let harmony = self.harmony.clone();
         let family = Arc::clone(&self.family);
-        Self::of_parts(
-            tokenizer,
-            harmony,
-            named,
-            self.special_tokens.clone(),
-            family,
-            chat_template,
-            settings,
-        )
+        let special_tokens = self.special_tokens.clone();
+        let it = Self::of_parts(tokenizer, harmony, named, special_tokens, family, chat_template, settings);
+        Self { memo: self.memo.clone(), ..it }
+    }
+
+    /// The same, which keeps pieces of texts and their ids in `memo`, where that is exact; see [`Self::memo_label`].
+    #[must_use]
+    pub fn with_memo(mut self, memo: Arc<dyn Memo>) -> Self {
+        self.tokenizer = Arc::new(self.tokenizer.with_memo(Arc::clone(&memo)));
+        self.memo = Some(memo);
+        self
+    }
+
+    /// The memo that it was given, for what is made of its ids.
+    pub fn memo(&self) -> Option<&dyn Memo> {
+        self.memo.as_deref()
+    }
+
+    /// How texts are cut for a memo (`anywhere`, `added_tokens`, `whole`); where pieces of a text need not have the ids
+    /// that they have in the whole, and a memo is of no use for texts, why.
+    pub fn memo_label(&self) -> Result<&'static str, &'static str> {
+        let label = self.tokenizer.cut_label();
+        if self.tokenizer.can_remember() { Ok(label) } else { Err(label) }
     }
 
     fn of_parts(
@@ -196,8 +215,17 @@ impl Prompter {
             effort_of_disabled: "none",
             made_up_id: anthropic::MADE_UP_IDS[0],
         };
-        let mut prompter =
-            Self { tokenizer, named, templates, special_tokens, harmony, settings, traits, family };
+        let mut prompter = Self {
+            tokenizer,
+            named,
+            templates: templates.into(),
+            special_tokens,
+            harmony,
+            settings,
+            traits,
+            family,
+            memo: None,
+        };
         prompter.traits.effort_of_disabled = prompter.effort_of_disabled();
         prompter
     }

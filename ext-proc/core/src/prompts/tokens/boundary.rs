@@ -89,16 +89,16 @@ impl Tokenizer {
     ) -> Result<Vec<u32>, PromptError> {
         let all = self.open(text, add_special_tokens)?;
         for (at, _) in text.char_indices().rev() {
-            let Some(token) = self.boundaries.at_start(&text[at..]) else { continue };
+            let Some(token) = self.model.boundaries.at_start(&text[at..]) else { continue };
             let end = at + token.len();
             // At the very end of the text the letter beside it is not known.
-            let is_open = end == text.len() && self.boundaries.reaching.contains(token);
-            if is_open || self.boundaries.may_straddle(text, end) {
+            let is_open = end == text.len() && self.model.boundaries.reaching.contains(token);
+            if is_open || self.model.boundaries.may_straddle(text, end) {
                 continue;
             }
             let head = self.open(&text[..end], add_special_tokens)?;
             // A token may itself be a part of a longer one.
-            if head.last().copied() == self.boundaries.id_of(token) && all.starts_with(&head) {
+            if head.last().copied() == self.model.boundaries.id_of(token) && all.starts_with(&head) {
                 return Ok(head);
             }
         }
@@ -126,18 +126,18 @@ impl Tokenizer {
 
     /// The id of the added token with which `text` begins, if none of what stands before it can depend on it.
     pub(in crate::prompts) fn cut_at_start(&self, text: &str) -> Option<u32> {
-        let token = self.boundaries.at_start(text)?;
-        if self.boundaries.reaching.contains(token) { None } else { self.boundaries.id_of(token) }
+        let token = self.model.boundaries.at_start(text)?;
+        if self.model.boundaries.reaching.contains(token) { None } else { self.model.boundaries.id_of(token) }
     }
 
     /// Those of `ids` that are added tokens.
     pub(in crate::prompts) fn added_among(&self, ids: &[u32]) -> BTreeSet<u32> {
-        let added: BTreeSet<u32> = self.boundaries.tokens.iter().map(|(_, id)| *id).collect();
+        let added: BTreeSet<u32> = self.model.boundaries.tokens.iter().map(|(_, id)| *id).collect();
         ids.iter().copied().filter(|id| added.contains(id)).collect()
     }
 
     /// Whether runs of line feeds are added tokens.
     pub(in crate::prompts) fn has_line_feeds(&self) -> bool {
-        self.boundaries.has_line_feeds
+        self.model.boundaries.has_line_feeds
     }
 }
