@@ -26,9 +26,10 @@ test: tools build ## run all tests, end to end through real Envoy included
 	@lab/tools/test.sh $(PROFILE)
 
 .PHONY: bench
-bench: ## how fast events are read and text becomes tokens, beside others or the least that has to be done
+bench: tools ## how fast events are read and prompts made, beside others or the least that has to be done
 	cargo bench --profile $(PROFILE) --locked -p kvpick-agent --bench reader
 	FASTOKENS_BPE_THREADS=1 cargo bench --profile $(PROFILE) --locked -p kvpick-core --bench tokens
+	cargo bench --profile $(PROFILE) --locked -p kvpick --bench prompts
 
 .PHONY: build
 build: ## build all programs

@@ -34,8 +34,9 @@ use crate::{
     decide::Decider,
     ext_proc::Picker,
     feeds::Feeds,
+    memo::Memos,
     metrics::Metrics,
-    probe,
+    parity, probe,
     reload::{self, Reloader, Reloads, Shown},
     shared::Shared,
     status,
@@ -121,11 +122,17 @@ impl App {
         ]);
 
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+        let memos = Memos::new(config.memo, &registry).context("metrics")?;
         let (reloader, reloads) = Reloader::new(config.clone(), file, shared.metrics.clone(), cores);
+        let reloader = reloader.with_memos(memos);
         let (models, shown) = (reloader.models(), reloader.shown());
         let hold = |it: &ModelConfig| ready.hold(format!("model {}", it.name));
         let holds = config.models.iter().map(hold).collect();
         drain.spawn("models", reloader.run(holds, drain.clone()));
+        drain.spawn(
+            "parity of new models",
+            parity::follow(Arc::clone(&shared), models.clone(), drain.clone()),
+        );
         let workers = if config.workers == 0 { cores } else { config.workers };
         let rate = weights.prefill_rate;
         let decider =

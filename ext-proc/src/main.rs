@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 use kvpick::{
     app::App,
     config::Config,
+    memo::Memos,
     models::Models,
     tokenize::{self, NamingArgs},
 };

@@ -1,15 +1,46 @@
 //! What is shown of parity: numbers, and a word when prompts are found not to be those of the engines. Beside them what
 //! the engines' caches delivered, by their own count.
 
+use std::{collections::BTreeMap, sync::Arc, time::Instant};
+
 use kvpick_core::parity::{News, Parity, Subject};
 use kvpick_proto::words::ReplicaName;
 
-use crate::{metrics::Metrics, shared::Shared};
+use kvpick_service::drain::Drain;
+use tokio::sync::watch;
+
+use crate::{
+    metrics::Metrics,
+    models::{Digest, Models},
+    shared::Shared,
+};
 
 /// Where to look, for whoever reads that parity was lost.
 const REMEDY: &str = "kvpick's prompts are not the engines'. Compare `kvpick tokenize` with an engine's /render; then \
                       look at the model's chat template and its settings here, at cache_salt and adapters, and at how \
                       the agent's /status says that blocks are named";
+
+/// Forgets what was known of a model whose files or settings have changed.
+pub async fn follow(shared: Arc<Shared>, mut models: watch::Receiver<Arc<Models>>, drain: Drain) {
+    let mut before = fingerprints(&models.borrow_and_update());
+    loop {
+        tokio::select! {
+            changed = models.changed() => if changed.is_err() { return },
+            () = drain.started() => return,
+        }
+        let now = fingerprints(&models.borrow_and_update());
+        let is_new = |(name, digest): &(&String, &Digest)| before.get(*name).is_some_and(|it| it != *digest);
+        for (name, _) in now.iter().filter(is_new) {
+            shared.world().parity.reset(name, Instant::now());
+        }
+        before = now;
+    }
+}
+
+fn fingerprints(models: &Models) -> BTreeMap<String, Digest> {
+    let of = |it: &Arc<crate::models::Model>| Some((it.config.name.clone(), it.loaded.as_ref()?.fingerprint));
+    models.listed().iter().filter_map(of).collect()
+}
 
 /// Brings the metrics up to date, and logs what is new.
 pub fn report(shared: &Shared) {

@@ -9,7 +9,7 @@ use kvpick_core::{
     outcome::Reason,
     parity::Made,
     pick::{self, Chains},
-    prompts::{Prompt, PromptError},
+    prompts::{Prompt, PromptError, Prompter},
     remote::{self, Failure},
     request::{Api, Request, json},
     world::Plan,
@@ -115,6 +115,8 @@ pub struct Pending {
     remote: Arc<Remote>,
     /// What was made of it here, where that was tried.
     local: Option<Result<Vec<Prompt>, PromptError>>,
+    /// Has the memo for what is made of its ids.
+    prompter: Option<Arc<Prompter>>,
 }
 
 /// Parses, renders, tokenizes and hashes, as far as that is to be done here. `model` stands for the one that the body
@@ -153,15 +155,23 @@ pub fn begin(serving: &impl Serving, models: &Models, api: Api, body: Bytes, mod
         && remote.is_some()
         && let Some(prompts) = remote::known(&request)
     {
-        return Step::Done(finished(plan, request, Ok(prompts), Maker::Local));
+        return Step::Done(finished(prompter, plan, request, Ok(prompts), Maker::Local));
     }
     let local = prompter.map(|it| it.prompts(&request));
     match remote {
         Some(remote) if is_wanted(local.as_ref()) || serving.is_distrusted(model, api) => {
             let (replicas, remote) = (serving.addresses(&plan), Arc::clone(remote));
-            Step::Ask(Box::new(Pending { request, body, plan, replicas, remote, local }))
+            Step::Ask(Box::new(Pending {
+                request,
+                body,
+                plan,
+                replicas,
+                remote,
+                local,
+                prompter: prompter.cloned(),
+            }))
         }
-        Some(_) | None => Step::Done(finished(plan, request, alone(local), Maker::Local)),
+        Some(_) | None => Step::Done(finished(prompter, plan, request, alone(local), Maker::Local)),
     }
 }
 
@@ -197,10 +207,17 @@ fn alone(local: Option<Result<Vec<Prompt>, PromptError>>) -> Result<Vec<Prompt>,
     }
 }
 
-fn finished(plan: Plan, request: Request, prompts: Result<Vec<Prompt>, Reason>, maker: Maker) -> Prepared {
+fn finished(
+    prompter: Option<&Arc<Prompter>>,
+    plan: Plan,
+    request: Request,
+    prompts: Result<Vec<Prompt>, Reason>,
+    maker: Maker,
+) -> Prepared {
     match prompts {
         Ok(prompts) => {
-            let chains = pick::chain(plan.namings.clone(), &prompts, request.cache_salt.as_deref());
+            let (memo, salt) = (prompter.and_then(|it| it.memo()), request.cache_salt.as_deref());
+            let chains = pick::chain_with(memo, plan.namings.clone(), &prompts, salt);
             let made = (maker == Maker::Local).then(|| made(&request));
             let (model, reads_cache) = (request.model, request.reads_cache);
             Prepared { plan, model, prompts: Ok(prompts), maker, asked: None, reads_cache, chains, made }
@@ -233,20 +250,21 @@ impl Pending {
     }
 
     fn with(self, told: Result<Vec<Prompt>, Failure>) -> Prepared {
-        let Self { request, plan, local, .. } = self;
+        let Self { request, plan, local, prompter, .. } = self;
+        let prompter = prompter.as_ref();
         let failure = match told {
-            Ok(prompts) => return finished(plan, request, Ok(prompts), Maker::Remote),
+            Ok(prompts) => return finished(prompter, plan, request, Ok(prompts), Maker::Remote),
             Err(failure) => failure,
         };
         tracing::info!(%failure, "no prompt of a remote source");
         match local {
             Some(Ok(prompts)) if !matches!(failure, Failure::Refused { .. }) => {
-                finished(plan, request, Ok(prompts), Maker::Local)
+                finished(prompter, plan, request, Ok(prompts), Maker::Local)
             }
             Some(Err(error)) if failure.is_unasked() => {
-                finished(plan, request, Err(Reason::from(&error)), Maker::Local)
+                finished(prompter, plan, request, Err(Reason::from(&error)), Maker::Local)
             }
-            _ => finished(plan, request, Err(Reason::from(&failure)), Maker::Remote),
+            _ => finished(prompter, plan, request, Err(Reason::from(&failure)), Maker::Remote),
         }
     }
 }

@@ -307,6 +307,7 @@ max_body_bytes: 18446744073709551615
 workers: 18446744073709551615
 memory: {routed_expiry_s: 10000000000000000000}
 destinations: 0
+memo: {max_bytes: 1000}
 models: [{name: m, path: no/such/folder, utc_offset_minutes: 1441, tokenizer_mode: ''}, {name: m, path: no/such/folder}]
 replicas:
   - {address: 127.0.0.1:0, models: [m]}
@@ -335,6 +336,7 @@ replicas:
         "max_body_bytes:",
         "workers:",
         "memory.routed_expiry_s:",
+        "memo.max_bytes: 1000 is out of range",
         "admin:",
     ] {
         assert!(mistakes.contains(field), "{field} is not in\n{mistakes}");

@@ -134,5 +134,11 @@ impl Config {
         range("pins.max", self.pins.max as u64, 1, 1 << 26);
         range("pins.expiry_s", self.pins.expiry_s, 1, 7 * 86_400);
         range("memory.blocks_per_replica", self.memory.blocks_per_replica as u64, 1, 1 << 26);
+        if (1..1 << 20).contains(&self.memo.max_bytes) || 1 << 40 < self.memo.max_bytes {
+            let given = self.memo.max_bytes;
+            found.push(format!(
+                "memo.max_bytes: {given} is out of range; use 1048576 to 1099511627776, or 0 for none"
+            ));
+        }
     }
 }

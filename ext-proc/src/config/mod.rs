@@ -20,6 +20,8 @@ use kvpick_service::{
 };
 use serde::{Deserialize, Serialize};
 
+use crate::memo::MemoConfig;
+
 pub use models::{ContentFormatConfig, ModelConfig};
 pub use pins::PinsConfig;
 pub use remote::{RemoteConfig, RemoteFrom, SourceConfig, base_url, read_key};
@@ -83,6 +85,9 @@ pub struct Config {
     /// How it is remembered which replica keeps which response of `/v1/responses`.
     #[serde(default)]
     pub pins: PinsConfig,
+    /// What is kept of earlier requests, so that no text is encoded twice.
+    #[serde(default)]
+    pub memo: MemoConfig,
     /// Logs.
     #[serde(default)]
     pub log: LogConfig,

@@ -12,7 +12,7 @@ use kvpick_core::{
 };
 
 use super::{Digest, Loaded, Model, Models, Stamp, files::Files};
-use crate::{clock, config::ModelConfig, remote::Remote};
+use crate::{clock, config::ModelConfig, memo::Memos, remote::Remote};
 
 /// Models that are loaded together, by one thread or by several. What is in force already, by content, is not loaded
 /// again, and tokenizers made of the same bytes are one.
@@ -21,6 +21,7 @@ pub struct Batch {
     in_force: BTreeMap<Digest, Loaded>,
     /// By the models' names.
     remotes: BTreeMap<String, Arc<Remote>>,
+    memos: Memos,
     /// By [`Loaded::tokenizer`].
     tokenizers: Mutex<BTreeMap<Digest, Cell>>,
 }
@@ -45,8 +46,15 @@ impl Batch {
         Self {
             in_force: loaded.into_iter().map(|it| (it.fingerprint, it)).collect(),
             remotes: in_force.listed().iter().filter_map(remote).collect(),
+            memos: Memos::default(),
             tokenizers,
         }
+    }
+
+    /// The same, which gives each model that it loads a memo.
+    #[must_use]
+    pub fn with_memos(self, memos: Memos) -> Self {
+        Self { memos, ..self }
     }
 
     /// Reads and warms up a model. Takes about a second; keep it off the I/O threads.
@@ -85,10 +93,11 @@ impl Batch {
         let tokenizer = read.tokenizer();
         let cell = Arc::clone(lock(&self.tokenizers).entry(tokenizer).or_default());
         let mut cell = lock(&cell);
-        let prompter = Arc::new(match cell.as_ref() {
+        let prompter = match cell.as_ref() {
             Some(other) => Prompter::sharing(other, files, settings)?,
             None => Prompter::new(files, settings)?,
-        });
+        };
+        let prompter = Arc::new(self.memos.give(&config.name, prompter));
         cell.get_or_insert_with(|| Arc::clone(&prompter));
         drop(cell);
         warm_up(&prompter);

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc, time::SystemTime};
 
 use kvpick_core::prompts::Prompter;
 
-use crate::{config::ModelConfig, remote::Remote};
+use crate::{config::ModelConfig, memo::Memos, remote::Remote};
 pub use files::{Digest, Stamp};
 pub use load::Batch;
 
@@ -98,7 +98,13 @@ impl Models {
     /// Loads all of them here and now, which takes about a second each. What fails is logged and in the table.
     #[must_use]
     pub fn load(configs: &[ModelConfig]) -> Self {
-        let batch = Batch::new(&Self::default());
+        Self::load_with(configs, &Memos::default())
+    }
+
+    /// The same, with memos.
+    #[must_use]
+    pub fn load_with(configs: &[ModelConfig], memos: &Memos) -> Self {
+        let batch = Batch::default().with_memos(memos.clone());
         let load = |config: &ModelConfig| Arc::new(batch.load(config.clone()));
         Self::new(configs.iter().map(load).collect())
     }

@@ -23,6 +23,7 @@ use tokio::{
 
 use crate::{
     config::{Config, ModelConfig},
+    memo::Memos,
     metrics::Metrics,
     models::{Batch, Loaded, Model, Models, Stamp},
 };
@@ -96,6 +97,7 @@ pub struct Reloader {
     /// Most models that are loaded at once.
     at_once: usize,
     asks: mpsc::Receiver<oneshot::Sender<Report>>,
+    memos: Memos,
 }
 
 impl Reloader {
@@ -107,7 +109,14 @@ impl Reloader {
         let listed = config.models.iter().cloned().map(|it| Arc::new(Model::awaited(it))).collect();
         let models = watch::Sender::new(Arc::new(Models::new(listed)));
         let shown = Arc::new(Mutex::new(Shown { config, last: None }));
-        (Self { models, shown, file, metrics, at_once, asks }, Reloads(ask))
+        let memos = Memos::default();
+        (Self { models, shown, file, metrics, at_once, asks, memos }, Reloads(ask))
+    }
+
+    /// The same, which gives each model a memo.
+    #[must_use]
+    pub fn with_memos(self, memos: Memos) -> Self {
+        Self { memos, ..self }
     }
 
     /// The models in force, now and later.
@@ -151,7 +160,7 @@ impl Reloader {
         let start = Instant::now();
         let configs = self.lock().config.models.clone();
         let mut holds: Vec<_> = holds.into_iter().map(Some).collect();
-        let mut loading = self.loading(Batch::default(), configs);
+        let mut loading = self.loading(Batch::default().with_memos(self.memos.clone()), configs);
         while let Some((at, model)) = loading.next().await {
             self.show(&model);
             if let Some(Loaded { fingerprint, .. }) = &model.loaded {
@@ -214,7 +223,8 @@ impl Reloader {
         let mut report =
             Report { needs_restart: differences(&self.lock().config, &config), ..Report::default() };
         let mut listed: Vec<_> = vec![None; config.models.len()];
-        let mut loading = self.loading(Batch::new(&before), config.models.clone());
+        let mut loading =
+            self.loading(Batch::new(&before).with_memos(self.memos.clone()), config.models.clone());
         while let Some((at, mut model)) = loading.next().await {
             let earlier = before.listed().iter().find(|it| it.config.name == model.config.name);
             report.add(&mut model, earlier.map(|it| &**it));

@@ -275,7 +275,7 @@ impl Prompter {
     /// Whether both have one tokenizer in memory.
     #[must_use]
     pub fn shares_tokenizer_with(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.tokenizer, &other.tokenizer)
+        self.tokenizer.is_same(&other.tokenizer)
     }
 }
 

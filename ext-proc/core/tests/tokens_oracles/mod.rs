@@ -39,12 +39,7 @@ impl Oracles {
         // Without effect, since every byte is known; and not for the fast library.
         general["model"]["unk_token"] = json!("!");
         let prompter = |file: &str| {
-            let files = ModelFiles {
-                tokenizer_json: file.as_bytes(),
-                tokenizer_config_json: None,
-                config_json: None,
-                chat_template: None,
-            };
+            let files = ModelFiles { tokenizer_json: file.as_bytes(), ..ModelFiles::default() };
             Prompter::new(files, Settings::default())
         };
         let ours = prompter(&json).expect("the file loads");

@@ -84,6 +84,11 @@ impl Tokenizer {
         Self { model: Arc::clone(&self.model), remembered }
     }
 
+    /// Whether both are one in memory, whatever their memos.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.model, &other.model)
+    }
+
     /// How texts are cut for a memo, or why it is of no use: a short fixed name.
     pub(super) fn cut_label(&self) -> &'static str {
         match &self.model.cuts {
