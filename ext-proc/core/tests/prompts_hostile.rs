@@ -32,6 +32,14 @@ fn hostile_templates_end() {
         "{% set n = namespace(s='x') %}{% for i in range(99999) %}{% set n.s = n.s + n.s %}{% endfor %}",
         "{{ ('x,' * 9999).replace('x', 'y' * 99999) }}",
         "{{ 'x'.center(9999999999) }}",
+        "{% set n = namespace(s=[]) %}{% for i in range(60) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s }}",
+        "{% set n = namespace(s=[]) %}{% for i in range(60) %}{% set n.s = [n.s, n.s] %}{% endfor %}{{ n.s|tojson }}",
+        "{% set n = namespace(s=[], t=[]) %}{% for i in range(60) %}{% set n.s = [n.s, n.s] %}{% set n.t = [n.t, n.t] %}\
+         {% endfor %}{{ n.s == n.t }}",
+        "{% set n = namespace(s=[1]) %}{% for i in range(60) %}{% set n.s = n.s + n.s %}{% endfor %}",
+        "{{ [1] * 99999999 }}",
+        "{% for x in 'x' * 9999999 %}{% endfor %}",
+        "{{ '%99999d' % 1 }}",
         "{{ ('y' * 99999).join(('x ' * 99999).split()) }}",
     ] {
         error(template);

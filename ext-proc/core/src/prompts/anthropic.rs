@@ -177,7 +177,9 @@ impl Turn {
                 if content.is_some_and(|content| !content.is_all_text()) {
                     return Err(field(&path(), HALF_PAIR));
                 }
-                let text = content.map_or_else(String::new, |it| print::str(&value::from_json(it)));
+                let text = content.map(|it| print::str(&value::from_json(it))).transpose();
+                let text =
+                    text.map_err(|error| PromptError::Template(error.to_string()))?.unwrap_or_default();
                 self.parts.push(text_part(&format!("Tool result: {text}")));
             }
             "image" | "redacted_thinking" | "tool_reference" => {}

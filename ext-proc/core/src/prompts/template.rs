@@ -3,14 +3,19 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use minijinja::{
-    AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, syntax::SyntaxConfig, value::Value,
+    AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior,
+    syntax::SyntaxConfig,
+    value::{Kwargs, Rest, Value},
 };
 
 use super::{
     ContentFormat, LocalTime, PromptError, Settings,
     build::{HALF_PAIR, field, object, text},
     messages::Form,
-    python::{filters, globals, methods, print, texts, time, tojson, value},
+    python::{
+        compare, filters, globals, items, methods, objects, operators, print, sequences, texts, time, tojson,
+        value,
+    },
     rewrite, source,
 };
 use crate::request::json::{Json, Object};
@@ -20,7 +25,7 @@ use crate::request::json::{Json, Object};
 const FUEL: u64 = 2_000_000;
 
 /// Longest text taken from a template, in bytes: more than any model can read.
-const LONGEST_TEXT: usize = 16 << 20;
+pub(super) const LONGEST_TEXT: usize = 16 << 20;
 
 /// Name of the template that is used where no other one fits better.
 pub(super) const DEFAULT: &str = "default";
@@ -66,6 +71,10 @@ impl Templates {
         };
         for (name, text) in named {
             let mut template = templates.described(text);
+            if template.broken.is_some() {
+                templates.named.insert(name.clone(), template);
+                continue;
+            }
             match templates.env.add_template_owned(name.clone(), template.text.to_string()) {
                 Ok(()) => template.compiled = Some(name.clone()),
                 Err(error) => template.broken = Some(message(&error)),
@@ -91,7 +100,9 @@ impl Templates {
         let messages: Vec<Value> = ["system", "user", "system", "user"].into_iter().map(message).collect();
         let variables = minijinja::context! { messages, add_generation_prompt => false };
         let refuses = |template: &Template| {
-            template.has_generation_tag || env.render_str(&template.text, &variables).is_err()
+            template.has_generation_tag
+                || template.broken.is_some()
+                || env.render_str(&template.text, &variables).is_err()
         };
         let chosen = [false, true].map(|has_tools| self.choose(has_tools));
         chosen.iter().any(|template| template.as_ref().map_or(true, &refuses))
@@ -99,6 +110,9 @@ impl Templates {
 
     /// A template that came with a request.
     pub(super) fn described(&self, text: &str) -> Template {
+        let rewritten = rewrite::rewritten(&source::prepared(text));
+        let unnamed = source::has_unnamed_arguments(text)
+            .then(|| "a macro reads varargs or kwargs, which are not supported".to_owned());
         Template {
             form: match self.content_format {
                 ContentFormat::Auto if source::wants_parts(text) => Form::Parts,
@@ -107,9 +121,8 @@ impl Templates {
             },
             knows_developer: source::knows_developer(text),
             has_generation_tag: source::has_generation_tag(text),
-            text: rewrite::rewritten(&source::prepared(text)).into(),
-            broken: source::has_unnamed_arguments(text)
-                .then(|| "a macro reads varargs or kwargs, which are not supported".to_owned()),
+            text: rewritten.as_deref().unwrap_or_default().into(),
+            broken: unnamed.or_else(|| rewritten.err().map(|problem| format!("syntax error: {problem}"))),
             compiled: None,
         }
     }
@@ -188,20 +201,92 @@ fn jinja() -> Environment<'static> {
     env.set_formatter(|out, _, value| {
         match value.as_str() {
             Some(text) => out.write_str(text)?,
-            None => out.write_str(&print::str(value))?,
+            None => out.write_str(&print::str(value)?)?,
         }
         Ok(())
     });
     minijinja_contrib::add_to_environment(&mut env);
     env.set_unknown_method_callback(methods::call);
+    add_operators(&mut env);
+    add_filters(&mut env);
+    env.add_function("dict", globals::dict);
+    env.add_function("cycler", globals::cycler);
+    env.add_function("joiner", objects::joiner);
+    env.add_function("range", objects::range);
+    env.add_test("sequence", filters::is_sequence);
+    env.add_test("iterable", filters::is_iterable);
+    env.add_test("mapping", filters::is_mapping);
+    env.add_test("callable", filters::is_callable);
+    env.add_test("number", filters::is_number);
+    env.add_test("integer", filters::is_integer);
+    env.add_test("lower", |value: &Value| texts::is_in_case(value, "islower"));
+    env.add_test("upper", |value: &Value| texts::is_in_case(value, "isupper"));
+    // They are there, but print something else than Jinja's, or are no part of it.
+    for filter in ["bool", "chain", "lines", "pluralize", "split", "zip"] {
+        env.remove_filter(filter);
+    }
+    for test in ["startingwith", "endingwith", "int"] {
+        env.remove_test(test);
+    }
+    env.remove_global("debug");
+    env.add_function("lipsum", || -> Result<Value, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, "lipsum is not supported"))
+    });
+    env
+}
+
+/// What expressions are rewritten to.
+fn add_operators(env: &mut Environment<'_>) {
+    use rewrite::names;
+    env.add_filter(names::ADD, operators::add);
+    env.add_filter(names::SUB, operators::sub);
+    env.add_filter(names::MUL, operators::mul);
+    env.add_filter(names::DIV, operators::div);
+    env.add_filter(names::FLOOR_DIV, operators::floor_div);
+    env.add_filter(names::MOD, operators::modulo);
+    env.add_filter(names::POW, operators::pow);
+    env.add_filter(names::NEG, operators::neg);
+    env.add_filter(names::POS, operators::pos);
+    env.add_filter(names::CONCAT, operators::concat);
+    env.add_filter(names::ATTR, items::attr);
+    env.add_filter(names::ITEM, items::item);
+    env.add_filter(names::SLICE, items::slice);
+    env.add_filter(names::LOOP, items::looped);
+    env.add_filter(names::GIVEN, items::given);
+    env.add_filter(
+        names::EQ,
+        |state: &mut State<'_, '_>, left: &Value, right: &Value| -> Result<bool, Error> {
+            state.consume_fuel(left.len().unwrap_or_default() as u64 / 16)?;
+            compare::equals(left, right)
+        },
+    );
+    env.add_filter(names::LT, |left: &Value, right: &Value| compare::holds("<", left, right));
+    env.add_filter(names::LE, |left: &Value, right: &Value| compare::holds("<=", left, right));
+    env.add_filter(names::GT, |left: &Value, right: &Value| compare::holds(">", left, right));
+    env.add_filter(names::GE, |left: &Value, right: &Value| compare::holds(">=", left, right));
+    env.add_filter(names::IN, |state: &mut State<'_, '_>, item: &Value, of: &Value| {
+        compare::contains(state, of, item)
+    });
+}
+
+fn add_filters(env: &mut Environment<'_>) {
     env.add_filter("tojson", tojson::tojson);
-    env.add_filter("trim", filters::trim);
     env.add_filter("string", filters::string);
     env.add_filter("join", filters::join);
     env.add_filter("default", filters::default);
     env.add_filter("d", filters::default);
     env.add_filter("int", filters::int);
     env.add_filter("float", filters::float);
+    env.add_filter("sort", filters::sort);
+    env.add_filter("unique", filters::unique);
+    env.add_filter("dictsort", filters::dictsort);
+    env.add_filter("trim", texts::trim);
+    env.add_filter("upper", texts::upper);
+    env.add_filter("lower", texts::lower);
+    env.add_filter("title", texts::title);
+    env.add_filter("capitalize", texts::capitalize);
+    env.add_filter("replace", texts::replace);
+    env.add_filter("format", texts::format);
     env.add_filter("indent", texts::indent);
     env.add_filter("truncate", texts::truncate);
     env.add_filter("center", texts::center);
@@ -211,19 +296,30 @@ fn jinja() -> Environment<'static> {
     env.add_filter("escape", texts::escape);
     env.add_filter("e", texts::escape);
     env.add_filter("forceescape", texts::forceescape);
-    env.add_filter(rewrite::FORMAT, texts::percent);
-    env.add_filter("sort", filters::sort);
-    env.add_filter("unique", filters::unique);
-    env.add_filter("dictsort", filters::dictsort);
-    env.add_function("dict", globals::dict);
-    env.add_function("cycler", globals::cycler);
-    // They are there, but print something else than Jinja's.
-    env.remove_filter("pprint");
-    env.remove_global("debug");
-    env.add_test("sequence", filters::is_sequence);
-    env.add_test("iterable", filters::is_iterable);
-    env.add_test("callable", filters::is_callable);
-    env
+    env.add_filter("safe", texts::safe);
+    env.add_filter("filesizeformat", texts::filesizeformat);
+    env.add_filter("pprint", texts::pprint);
+    env.add_filter("xmlattr", texts::xmlattr);
+    env.add_filter("items", sequences::items);
+    env.add_filter("reverse", sequences::reverse);
+    env.add_filter("sum", sequences::sum);
+    env.add_filter("attr", sequences::attr);
+    env.add_filter("round", sequences::round);
+    env.add_filter("abs", sequences::abs);
+    env.add_filter("_map", minijinja::filters::map);
+    env.add_filter("_select", minijinja::filters::select);
+    env.add_filter("_reject", minijinja::filters::reject);
+    env.add_filter("_selectattr", minijinja::filters::selectattr);
+    env.add_filter("_rejectattr", minijinja::filters::rejectattr);
+    env.add_filter("_batch", minijinja::filters::batch);
+    env.add_filter("_slices", minijinja::filters::slice);
+    env.add_filter("_groupby", minijinja::filters::groupby);
+    for (name, engines) in sequences::GENERATORS {
+        env.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<Value>, names: Kwargs| {
+            sequences::generator(state, engines, args, names)
+        });
+    }
+    env.add_filter("groupby", sequences::groupby);
 }
 
 /// Puts the tag behind the last message's text; answers the text.

@@ -8,39 +8,31 @@ use minijinja::{
 use super::{
     args::{Args, int_or, is_given},
     methods::is_space,
+    objects::{Generator, Type, type_of},
     print,
 };
 
-/// `trim`, with Python's idea of white space.
-pub(crate) fn trim(value: &Value, chars: Option<&str>) -> String {
-    let takes = |char: char| chars.map_or_else(|| is_space(char), |chars| chars.contains(char));
-    match value.as_str() {
-        Some(text) => text.trim_matches(takes).to_owned(),
-        None => print::str(value).trim_matches(takes).to_owned(),
-    }
-}
-
 /// `string`: what Python's `str` gives.
-pub(crate) fn string(value: &Value) -> Value {
+pub(crate) fn string(value: &Value) -> Result<Value, Error> {
     match value.kind() {
-        ValueKind::String => value.clone(),
-        _ => Value::from(print::str(value)),
+        ValueKind::String => Ok(value.clone()),
+        _ => print::str(value).map(Value::from),
     }
 }
 
 /// `join`, with each item as Python prints it.
 pub(crate) fn join(items: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
     let [separator, attribute] = Args::new(args, kwargs).bind(["d", "attribute"])?;
-    let separator = print::str(&separator);
+    let separator = print::str(&separator)?;
     let mut out = String::new();
     for (index, item) in items.try_iter()?.enumerate() {
         if index > 0 {
             out.push_str(&separator);
         }
         match attribute.as_str() {
-            Some(name) => print::write_str(&mut out, &item.get_attr(name)?),
-            None if is_given(&attribute) => print::write_str(&mut out, &item.get_item(&attribute)?),
-            None => print::write_str(&mut out, &item),
+            Some(name) => print::write_str(&mut out, &item.get_attr(name)?)?,
+            None if is_given(&attribute) => print::write_str(&mut out, &item.get_item(&attribute)?)?,
+            None => print::write_str(&mut out, &item)?,
         }
     }
     Ok(out)
@@ -64,7 +56,8 @@ pub(crate) fn unique(
     args: Rest<Value>,
     kwargs: Kwargs,
 ) -> Result<Value, Error> {
-    minijinja::filters::unique(state, items, Args::new(args, kwargs).named(["case_sensitive", "attribute"])?)
+    let kwargs = Args::new(args, kwargs).named(["case_sensitive", "attribute"])?;
+    Ok(Generator::of(minijinja::filters::unique(state, items, kwargs)?.try_iter()?.collect()))
 }
 
 /// `dictsort`, by place too.
@@ -93,6 +86,9 @@ pub(crate) fn int(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Va
         // Beyond this a float has more digits than the engine's integers.
         (float.abs() < 1e38).then(|| Value::from(float.trunc() as i128))
     };
+    if type_of(value) == Type::BigInt {
+        return Ok(value.clone());
+    }
     let int = match value.kind() {
         ValueKind::Bool => Some(Value::from(i64::from(value.is_true()))),
         ValueKind::Number if value.is_integer() => Some(value.clone()),
@@ -110,6 +106,7 @@ pub(crate) fn int(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Va
 pub(crate) fn float(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
     let [default] = Args::new(args, kwargs).bind(["default"])?;
     let float = match value.kind() {
+        _ if type_of(value) == Type::BigInt => value.to_string().parse().ok(),
         ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
         ValueKind::Number => f64::try_from(value.clone()).ok(),
         ValueKind::String => float_of_text(value.as_str().unwrap_or_default()),
@@ -153,21 +150,41 @@ fn without_underscores(text: &str) -> Option<String> {
     (is_apart && !text.starts_with('_')).then(|| text.replace('_', ""))
 }
 
-/// Whether a loop can go over a value; `none` can be looped over by the engine, not in Python.
+/// Whether a loop can go over a value.
 pub(crate) fn is_iterable(value: &Value) -> bool {
-    !matches!(value.kind(), ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Plain)
+    match type_of(value) {
+        Type::None | Type::Number | Type::BigInt | Type::Macro | Type::Namespace => false,
+        Type::Other => value.kind() == ValueKind::Iterable,
+        _ => true,
+    }
 }
 
 /// Whether a value has a length and items, as texts and dictionaries do in Python.
 pub(crate) fn is_sequence(value: &Value) -> bool {
-    match value.kind() {
-        ValueKind::Undefined | ValueKind::String | ValueKind::Seq | ValueKind::Map => true,
-        ValueKind::Iterable => value.len().is_some(),
-        _ => false,
-    }
+    use Type::{Dict, List, Range, Text, Tuple, Undefined};
+    matches!(type_of(value), Undefined | Text | List | Tuple | Range | Dict)
 }
 
-/// Whether a value is a function or a macro.
+/// Whether a value is a number, as `true` is too.
+pub(crate) fn is_number(value: &Value) -> bool {
+    matches!(type_of(value), Type::Number | Type::BigInt)
+}
+
+/// Whether a value is an integer, and no `true` or `false`.
+pub(crate) fn is_integer(value: &Value) -> bool {
+    type_of(value) == Type::BigInt || value.kind() == ValueKind::Number && value.is_integer()
+}
+
+/// Whether a value is a dictionary.
+pub(crate) fn is_mapping(value: &Value) -> bool {
+    type_of(value) == Type::Dict
+}
+
+/// Whether a value is a function or a macro; what is undefined counts as one, as Python can call it and fail.
 pub(crate) fn is_callable(value: &Value) -> bool {
-    value.kind() == ValueKind::Plain
+    match type_of(value) {
+        Type::Undefined | Type::Macro | Type::Loop => true,
+        Type::Other => value.kind() == ValueKind::Plain,
+        _ => false,
+    }
 }

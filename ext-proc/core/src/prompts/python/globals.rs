@@ -17,7 +17,11 @@ pub(crate) fn dict(entries: Option<Value>, more: Kwargs) -> Result<Value, Error>
     for item in entries.try_iter()? {
         pairs.push(match entries.kind() {
             ValueKind::Map => (item.clone(), entries.get_item(&item)?),
-            _ => (item.get_item_by_index(0)?, item.get_item_by_index(1)?),
+            _ if item.len() == Some(2) => {
+                let mut pair = item.try_iter()?;
+                (pair.next().unwrap_or_default(), pair.next().unwrap_or_default())
+            }
+            _ => return Err(Error::new(ErrorKind::InvalidOperation, "dict: pairs are needed")),
         });
     }
     for name in more.args() {

@@ -1,14 +1,18 @@
-//! Methods of Python's strings, where the engine's own differ from them or are missing.
+//! Methods and attributes of Python's own types.
 
 use minijinja::{
     Error, ErrorKind, State,
-    value::{Tuple, Value, ValueKind, from_args},
+    value::{Kwargs, Tuple, Value, from_args},
 };
-use minijinja_contrib::pycompat;
 
 use super::{
-    args::{Args, is_given},
-    print::write_str,
+    args::{Args, int_or, is_given},
+    compare::equals,
+    letters,
+    objects::{Type, View, type_of},
+    print, printf,
+    splits::{MAX_TAB, expand_tabs, list, padded, split, split_lines, strip},
+    texts::replaced,
 };
 
 /// White space to Python's `str.strip` and `str.split`: Unicode's, and four separators of ASCII.
@@ -23,21 +27,85 @@ pub(crate) fn call(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    let Some(text) = value.as_str() else {
-        return match (value.kind(), method) {
-            (ValueKind::Seq | ValueKind::Map, "copy") => from_args::<()>(args).map(|()| value.clone()),
-            _ => pycompat::unknown_method_callback(state, value, method, args),
-        };
+    match (type_of(value), method) {
+        (Type::Text, _) => {
+            let result = of_text(state, value.as_str().unwrap_or_default(), method, args)?;
+            if value.is_safe() { safe_result(result, method, args) } else { Ok(result) }
+        }
+        (Type::List | Type::Dict, "copy") => from_args::<()>(args).map(|()| value.clone()),
+        (Type::Dict, "keys" | "values" | "items") => {
+            from_args::<()>(args)?;
+            state.consume_fuel(value.len().unwrap_or_default() as u64 / 16)?;
+            View::of(value, method)
+        }
+        (Type::Dict, "get") => {
+            let (key, default): (&Value, Option<Value>) = from_args(args)?;
+            let item = value.get_item(key)?;
+            Ok(if item.is_undefined() { default.unwrap_or_else(|| Value::from(())) } else { item })
+        }
+        (Type::List | Type::Tuple | Type::Range, "count") => {
+            let (wanted,): (&Value,) = from_args(args)?;
+            let mut count = 0;
+            for item in value.try_iter()? {
+                count += usize::from(equals(&item, wanted)?);
+            }
+            Ok(Value::from(count))
+        }
+        (Type::List | Type::Tuple | Type::Range, "index") => {
+            let (wanted,): (&Value,) = from_args(args)?;
+            for (at, item) in value.try_iter()?.enumerate() {
+                if equals(&item, wanted)? {
+                    return Ok(Value::from(at));
+                }
+            }
+            Err(Error::new(ErrorKind::InvalidOperation, "not in the list"))
+        }
+        (Type::Number, "is_integer") if print::float(value).is_some() => {
+            from_args::<()>(args)?;
+            Ok(Value::from(
+                print::float(value).is_some_and(|float| float.is_finite() && float.fract() == 0.0),
+            ))
+        }
+        _ => Err(Error::from(ErrorKind::UnknownMethod)),
+    }
+}
+
+/// What the method of a text that needs no escaping gives, which needs none either.
+fn safe_result(result: Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    if matches!(method, "join" | "replace" | "format" | "encode")
+        || method.ends_with("just") && args.len() > 1
+    {
+        let problem = format!("{method} of a text that is marked as safe");
+        return Err(Error::new(ErrorKind::InvalidOperation, problem));
+    }
+    let safe = |value: Value| match value.as_str() {
+        Some(text) => Value::from_safe_string(text.to_owned()),
+        None => value,
     };
+    Ok(match type_of(&result) {
+        Type::Tuple => Value::from(Tuple::from(result.try_iter()?.map(safe).collect::<Vec<_>>())),
+        Type::List => result.try_iter()?.map(safe).collect(),
+        _ => safe(result),
+    })
+}
+
+fn of_text(state: &State<'_, '_>, text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let no_args = || from_args::<()>(args);
     Ok(match method {
         "strip" => Value::from(strip(text, args, true, true)?),
         "lstrip" => Value::from(strip(text, args, true, false)?),
         "rstrip" => Value::from(strip(text, args, false, true)?),
         "split" => split(text, args, false)?,
         "rsplit" => split(text, args, true)?,
-        "splitlines" => list(split_lines(text, args)?),
+        "splitlines" => {
+            let [keeps] = Args::of_method(args)?.bind(["keepends"])?;
+            list(split_lines(text, keeps.is_true()))
+        }
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
+            if separator.is_empty() {
+                return Err(Error::new(ErrorKind::InvalidOperation, "empty separator"));
+            }
             let found =
                 if method == "partition" { text.split_once(separator) } else { text.rsplit_once(separator) };
             let parts = match (found, method) {
@@ -55,187 +123,123 @@ pub(crate) fn call(
             let (suffix,): (&str,) = from_args(args)?;
             Value::from(text.strip_suffix(suffix).unwrap_or(text))
         }
-        "index" | "rindex" => {
-            let (part,): (&str,) = from_args(args)?;
-            let at = if method == "index" { text.find(part) } else { text.rfind(part) };
-            let at = at.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "substring not found"))?;
-            Value::from(text[..at].chars().count())
+        "find" | "rfind" | "index" | "rindex" | "count" => found(text, method, args)?,
+        "startswith" | "endswith" => is_at_end(text, method, args)?,
+        "replace" => {
+            let [old, new, count] = Args::of_method(args)?.bind(["old", "new", "count"])?;
+            match (old.as_str(), new.as_str()) {
+                (Some(old), Some(new)) => Value::from(replaced(state, text, old, new, int_or(&count, -1)?)?),
+                _ => return Err(Error::new(ErrorKind::InvalidOperation, "replace: texts are needed")),
+            }
         }
-        "title" => {
-            from_args::<()>(args)?;
-            Value::from(title(text))
+        "upper" => no_args().map(|()| Value::from(text.to_uppercase()))?,
+        "lower" => no_args().map(|()| Value::from(text.to_lowercase()))?,
+        "title" => no_args().and_then(|()| letters::titled(text)).map(Value::from)?,
+        "capitalize" => no_args().and_then(|()| letters::capitalized(text)).map(Value::from)?,
+        "swapcase" => no_args().map(|()| Value::from(letters::swapped(text)))?,
+        "casefold" => no_args().and_then(|()| letters::folded(text)).map(Value::from)?,
+        "islower" | "isupper" | "istitle" => {
+            no_args().map(|()| Value::from(letters::is_in_case(text, method)))?
         }
-        "swapcase" => {
-            from_args::<()>(args)?;
-            let swap =
-                |char: char| if char.is_uppercase() { char.to_lowercase().to_string() } else { upper(char) };
-            Value::from(text.chars().map(swap).collect::<String>())
+        "isalpha" | "isalnum" | "isdigit" | "isdecimal" | "isnumeric" | "isidentifier" => {
+            no_args().and_then(|()| letters::is_of_kind(text, method)).map(Value::from)?
         }
+        "isspace" => no_args().map(|()| Value::from(!text.is_empty() && text.chars().all(is_space)))?,
+        "isascii" => no_args().map(|()| Value::from(text.is_ascii()))?,
+        "isprintable" => no_args().map(|()| Value::from(text.chars().all(print::is_printable)))?,
         "expandtabs" => {
-            let (size,): (Option<usize>,) = from_args(args)?;
-            Value::from(expand_tabs(text, size.unwrap_or(8).min(MAX_TAB)))
+            let [size] = Args::of_method(args)?.bind(["tabsize"])?;
+            let size = usize::try_from(int_or(&size, 8)?).unwrap_or_default();
+            Value::from(expand_tabs(text, size.min(MAX_TAB)))
         }
-        "zfill" | "center" | "ljust" | "rjust" => padded(state, text, method, args)?,
+        "zfill" | "center" | "ljust" | "rjust" => Value::from(padded(state, text, method, args)?),
+        "format" => {
+            let (places, names) = match args.split_last() {
+                Some((names, places)) if names.is_kwargs() => (places, Kwargs::try_from(names.clone())?),
+                _ => (args, Kwargs::from_iter::<[(&str, Value); 0]>([])),
+            };
+            Value::from(printf::format(text, places, &names)?)
+        }
         "join" => {
             let (items,): (&Value,) = from_args(args)?;
             let mut out = String::new();
             for (index, item) in items.try_iter()?.enumerate() {
-                if item.as_str().is_none() {
+                let Some(item) = item.as_str() else {
                     let problem = format!("sequence item {index}: expected a string, found {}", item.kind());
                     return Err(Error::new(ErrorKind::InvalidOperation, problem));
-                }
+                };
                 if index > 0 {
                     state.consume_fuel(1 + text.len() as u64 / 64)?;
                     out.push_str(text);
                 }
-                write_str(&mut out, &item);
+                out.push_str(item);
             }
             Value::from(out)
         }
-        _ => return pycompat::unknown_method_callback(state, value, method, args),
+        _ => return Err(Error::from(ErrorKind::UnknownMethod)),
     })
 }
 
-/// `strip` and its halves; `args` may name the characters to take off.
-fn strip<'t>(text: &'t str, args: &[Value], left: bool, right: bool) -> Result<&'t str, Error> {
-    let (chars,): (Option<&str>,) = from_args(args)?;
-    let takes = |char: char| chars.map_or_else(|| is_space(char), |chars| chars.contains(char));
-    let text = if left { text.trim_start_matches(takes) } else { text };
-    Ok(if right { text.trim_end_matches(takes) } else { text })
-}
-
-fn split(text: &str, args: &[Value], from_right: bool) -> Result<Value, Error> {
-    let [separator, most] = Args::of_method(args)?.bind(["sep", "maxsplit"])?;
-    let most = if is_given(&most) { Some(i64::try_from(most)?) } else { None };
-    let separator = separator.as_str();
-    // A negative number of cuts means no limit.
-    let most =
-        most.and_then(|most| usize::try_from(most).ok()).map_or(usize::MAX, |most| most.saturating_add(1));
-    let mut parts: Vec<&str> = match separator {
-        Some("") => return Err(Error::new(ErrorKind::InvalidOperation, "empty separator")),
-        Some(separator) if from_right => text.rsplitn(most, separator).collect(),
-        Some(separator) => text.splitn(most, separator).collect(),
-        None => split_at_space(text, most, from_right),
+/// The part of `text` that `start` and `end` leave, and where it begins, in characters; `None` where it begins behind
+/// the end.
+fn part<'t>(text: &'t str, start: &Value, end: &Value) -> Result<Option<(&'t str, usize)>, Error> {
+    if !is_given(start) && !is_given(end) {
+        return Ok(Some((text, 0)));
+    }
+    let len = i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+    let bound = |value: &Value, default: i64| -> Result<i64, Error> {
+        let at = int_or(value, default)?;
+        Ok(if at < 0 { (at.saturating_add(len)).max(0) } else { at })
     };
-    if from_right {
-        parts.reverse();
+    let (start, end) = (bound(start, 0)?, bound(end, len)?.min(len));
+    if end < start {
+        return Ok(None);
     }
-    Ok(list(parts))
+    let byte = |at: i64| {
+        let at = usize::try_from(at).unwrap_or_default();
+        text.char_indices().nth(at).map_or(text.len(), |(at, _)| at)
+    };
+    Ok(Some((&text[byte(start)..byte(end)], usize::try_from(start).unwrap_or_default())))
 }
 
-fn list(texts: Vec<&str>) -> Value {
-    texts.into_iter().map(Value::from).collect()
+/// `find`, `index`, `count` and the like.
+fn found(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (wanted, start, end): (&str, Option<Value>, Option<Value>) = from_args(args)?;
+    let part = part(text, &start.unwrap_or_default(), &end.unwrap_or_default())?;
+    let at = part.and_then(|(part, offset)| {
+        let at = if method.starts_with('r') { part.rfind(wanted) } else { part.find(wanted) };
+        at.map(|at| offset + part[..at].chars().count())
+    });
+    Ok(match (method, at) {
+        ("count", _) => Value::from(part.map_or(0, |(part, _)| part.matches(wanted).count())),
+        (_, Some(at)) => Value::from(at),
+        ("find" | "rfind", None) => Value::from(-1),
+        _ => return Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
+    })
 }
 
-/// Runs of white space cut; none is left at the ends, but the last part keeps what is inside it.
-fn split_at_space(text: &str, most: usize, from_right: bool) -> Vec<&str> {
-    let mut parts = Vec::new();
-    let mut rest = text.trim_matches(is_space);
-    while !rest.is_empty() {
-        let cut = if from_right { rest.rfind(is_space) } else { rest.find(is_space) };
-        let Some(at) = cut.filter(|_| parts.len() + 1 < most) else {
-            parts.push(rest);
-            break;
-        };
-        let width = rest[at..].chars().next().map_or(1, char::len_utf8);
-        if from_right {
-            parts.push(&rest[at + width..]);
-            rest = rest[..at].trim_end_matches(is_space);
-        } else {
-            parts.push(&rest[..at]);
-            rest = rest[at + width..].trim_start_matches(is_space);
+/// `startswith` and `endswith`, of one text or a tuple of them.
+fn is_at_end(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let (wanted, start, end): (&Value, Option<Value>, Option<Value>) = from_args(args)?;
+    let part = part(text, &start.unwrap_or_default(), &end.unwrap_or_default())?;
+    let fits = |wanted: &Value| {
+        let wanted = wanted.as_str().ok_or_else(|| {
+            Error::new(
+                ErrorKind::InvalidOperation,
+                format!("{method}: a text is needed, or a tuple of texts"),
+            )
+        })?;
+        Ok(part.is_some_and(|(part, _)| {
+            if method == "startswith" { part.starts_with(wanted) } else { part.ends_with(wanted) }
+        }))
+    };
+    if type_of(wanted) != Type::Tuple {
+        return fits(wanted).map(Value::from);
+    }
+    for wanted in wanted.try_iter()? {
+        if fits(&wanted)? {
+            return Ok(Value::from(true));
         }
     }
-    parts
-}
-
-pub(super) fn split_lines<'t>(text: &'t str, args: &[Value]) -> Result<Vec<&'t str>, Error> {
-    let (keep,): (Option<bool>,) = from_args(args)?;
-    let ends = ['\n', '\r', '\x0b', '\x0c', '\x1c', '\x1d', '\x1e', '\u{85}', '\u{2028}', '\u{2029}'];
-    let mut lines = Vec::new();
-    let mut rest = text;
-    while let Some(at) = rest.find(ends) {
-        let width = if rest[at..].starts_with("\r\n") {
-            2
-        } else {
-            rest[at..].chars().next().map_or(1, char::len_utf8)
-        };
-        lines.push(if keep == Some(true) { &rest[..at + width] } else { &rest[..at] });
-        rest = &rest[at + width..];
-    }
-    if !rest.is_empty() {
-        lines.push(rest);
-    }
-    Ok(lines)
-}
-
-fn upper(char: char) -> String {
-    char.to_uppercase().to_string()
-}
-
-/// Every run of letters starts with a capital, also behind an apostrophe.
-fn title(text: &str) -> String {
-    let mut in_word = false;
-    let mut out = String::with_capacity(text.len());
-    for char in text.chars() {
-        if in_word {
-            out.extend(char.to_lowercase())
-        } else {
-            out.push_str(&upper(char))
-        }
-        in_word = char.is_alphabetic();
-    }
-    out
-}
-
-/// Columns per tab beyond which a template cannot mean it.
-const MAX_TAB: usize = 64;
-
-fn expand_tabs(text: &str, size: usize) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut column = 0;
-    for char in text.chars() {
-        match char {
-            '\t' => {
-                let width = if size == 0 { 0 } else { size - column % size };
-                out.push_str(&" ".repeat(width));
-                column += width;
-            }
-            '\n' | '\r' => {
-                out.push(char);
-                column = 0;
-            }
-            _ => {
-                out.push(char);
-                column += 1;
-            }
-        }
-    }
-    out
-}
-
-pub(super) fn padded(
-    state: &State<'_, '_>,
-    text: &str,
-    method: &str,
-    args: &[Value],
-) -> Result<Value, Error> {
-    let (width, fill): (i64, Option<&str>) = from_args(args)?;
-    let width = usize::try_from(width).unwrap_or_default();
-    let missing = width.saturating_sub(text.chars().count());
-    let fill = fill.unwrap_or(" ");
-    state.consume_fuel((missing as u64).saturating_mul(fill.len() as u64) / 64)?;
-    Ok(Value::from(match method {
-        "ljust" => format!("{text}{}", fill.repeat(missing)),
-        "rjust" => format!("{}{text}", fill.repeat(missing)),
-        "zfill" => {
-            let (sign, digits) = text.split_at(usize::from(text.starts_with(['+', '-'])));
-            format!("{sign}{}{digits}", "0".repeat(missing))
-        }
-        _ => {
-            // An odd space goes left where the width is odd.
-            let left = missing / 2 + (missing & width & 1);
-            format!("{}{text}{}", fill.repeat(left), fill.repeat(missing - left))
-        }
-    }))
+    Ok(Value::from(false))
 }

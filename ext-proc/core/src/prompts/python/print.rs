@@ -2,68 +2,133 @@
 
 use std::fmt::Write;
 
-use minijinja::value::{Value, ValueKind};
+use minijinja::{
+    Error, ErrorKind,
+    value::{Value, ValueKind},
+};
+
+use super::objects::{Range, Type, View, type_of};
+use crate::prompts::template::LONGEST_TEXT;
+
+/// Values in one another beyond which a template cannot mean to print them.
+const DEEPEST: usize = 300;
 
 /// What Python's `str(value)` gives; nothing for an undefined value.
-pub(crate) fn str(value: &Value) -> String {
+///
+/// # Errors
+///
+/// Values that print where they are in memory, as functions do, and lists of such.
+pub(crate) fn str(value: &Value) -> Result<String, Error> {
     let mut out = String::new();
-    write_str(&mut out, value);
-    out
+    write_str(&mut out, value)?;
+    Ok(out)
 }
 
 /// Appends what Python's `str(value)` gives.
-pub(crate) fn write_str(out: &mut String, value: &Value) {
+pub(crate) fn write_str(out: &mut String, value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => out.push_str(text),
-        None => write_repr(out, value),
+        None if value.is_undefined() => {}
+        None => write_repr(out, value, DEEPEST)?,
     }
+    Ok(())
 }
 
-fn write_repr(out: &mut String, value: &Value) {
-    match value.kind() {
-        ValueKind::Undefined => {}
-        ValueKind::None => out.push_str("None"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "True" } else { "False" }),
-        ValueKind::Number => match float(value) {
+/// What Python's `repr(value)` gives.
+pub(crate) fn repr(value: &Value) -> Result<String, Error> {
+    let mut out = String::new();
+    write_repr(&mut out, value, DEEPEST)?;
+    Ok(out)
+}
+
+/// Appends what Python's `repr(value)` gives.
+fn write_repr(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    let depth = depth.checked_sub(1).filter(|_| out.len() <= LONGEST_TEXT).ok_or_else(|| {
+        Error::new(ErrorKind::InvalidOperation, "a value too long or too deep to be printed")
+    })?;
+    match type_of(value) {
+        Type::Undefined => out.push_str("Undefined"),
+        Type::None => out.push_str("None"),
+        Type::Number if value.kind() == ValueKind::Bool => {
+            out.push_str(if value.is_true() { "True" } else { "False" });
+        }
+        Type::Number => match float(value) {
             Some(float) => out.push_str(&float_repr(float)),
             None => _ = write!(out, "{value}"),
         },
-        ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
-        ValueKind::Seq => {
-            let is_tuple = value.is_tuple();
-            out.push(if is_tuple { '(' } else { '[' });
-            let mut count = 0;
-            for item in value.try_iter().into_iter().flatten() {
-                if count > 0 {
-                    out.push_str(", ");
-                }
-                write_repr(out, &item);
-                count += 1;
-            }
-            if is_tuple && count == 1 {
-                out.push(',');
-            }
-            out.push(if is_tuple { ')' } else { ']' });
+        Type::Text if value.is_safe() => {
+            out.push_str("Markup(");
+            write_quoted(out, value.as_str().unwrap_or_default());
+            out.push(')');
         }
-        // Slices and repeated lists are lazy here, and lists in Python.
-        ValueKind::Iterable if value.len().is_some() => {
-            let items: Vec<Value> = value.try_iter().into_iter().flatten().collect();
-            write_repr(out, &Value::from(items));
+        Type::Text => write_quoted(out, value.as_str().unwrap_or_default()),
+        Type::List => write_items(out, '[', value, ']', depth)?,
+        Type::Tuple => write_items(out, '(', value, ')', depth)?,
+        Type::Dict => write_dict(out, value, depth)?,
+        Type::Range => {
+            let range = value.downcast_object_ref::<Range>().copied();
+            let Range { start, stop, step } = range.unwrap_or(Range { start: 0, stop: 0, step: 1 });
+            _ = match step {
+                1 => write!(out, "range({start}, {stop})"),
+                step => write!(out, "range({start}, {stop}, {step})"),
+            };
         }
-        ValueKind::Map if !value.is_kwargs() => {
-            out.push('{');
-            for (index, key) in value.try_iter().into_iter().flatten().enumerate() {
-                if index > 0 {
-                    out.push_str(", ");
-                }
-                write_repr(out, &key);
-                out.push_str(": ");
-                write_repr(out, &value.get_item(&key).unwrap_or_default());
-            }
-            out.push('}');
+        Type::View => {
+            let name = value.downcast_object_ref::<View>().map_or("", |view| view.name);
+            out.push_str(name);
+            out.push('(');
+            write_items(out, '[', value, ']', depth)?;
+            out.push(')');
         }
-        _ => _ = write!(out, "{value}"),
+        Type::Macro => {
+            out.push_str("<Macro ");
+            write_repr(out, &value.get_attr("name")?, depth)?;
+            out.push('>');
+        }
+        Type::Loop => {
+            let (index, length) = (value.get_attr("index")?, value.get_attr("length")?);
+            _ = write!(out, "<LoopContext {index}/{length}>");
+        }
+        // The engine forgets in which order the values of a namespace came.
+        Type::Namespace if value.len().is_some_and(|len| len < 2) => {
+            out.push_str("<Namespace ");
+            write_dict(out, value, depth)?;
+            out.push('>');
+        }
+        Type::BigInt => _ = write!(out, "{value}"),
+        Type::Namespace | Type::Other => {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                format!("{} cannot be printed", value.kind()),
+            ));
+        }
     }
+    Ok(())
+}
+
+fn write_items(out: &mut String, open: char, value: &Value, close: char, depth: usize) -> Result<(), Error> {
+    out.push(open);
+    let mut count = 0;
+    for item in value.try_iter()? {
+        out.push_str(if count > 0 { ", " } else { "" });
+        write_repr(out, &item, depth)?;
+        count += 1;
+    }
+    out.push_str(if open == '(' && count == 1 { "," } else { "" });
+    out.push(close);
+    Ok(())
+}
+
+fn write_dict(out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    out.push('{');
+    for (index, key) in value.try_iter()?.enumerate() {
+        out.push_str(if index > 0 { ", " } else { "" });
+        write_repr(out, &key, depth)?;
+        out.push_str(": ");
+        write_repr(out, &value.get_item(&key)?, depth)?;
+    }
+    out.push('}');
+    Ok(())
 }
 
 /// The number of a value that is a float and no integer.
@@ -128,7 +193,10 @@ fn write_quoted(out: &mut String, text: &str) {
 
 /// Python prints what is no control, format, surrogate, private, unassigned or separator character, and so does
 /// Rust's escaping of text. Combining marks print too, so the character stands behind another one here.
-fn is_printable(char: char) -> bool {
+pub(super) fn is_printable(char: char) -> bool {
+    if char.is_ascii() {
+        return matches!(char, ' '..='~');
+    }
     let mut pair = String::from("a");
     pair.push(char);
     pair.escape_debug().count() == 2
@@ -171,7 +239,7 @@ mod tests {
             ("\u{200b}\u{a0}\u{7f}\u{2028}\u{0}", "'\\u200b\\xa0\\x7f\\u2028\\x00'"),
             ("\u{e0001}", "'\\U000e0001'"),
         ] {
-            assert_eq!(str(&Value::from(vec![text])), format!("[{want}]"));
+            assert_eq!(str(&Value::from(vec![text])).ok(), Some(format!("[{want}]")));
         }
     }
 }

@@ -8,9 +8,10 @@ use minijinja::{
 };
 
 use super::{
+    objects::{Type, type_of},
     print::{float, float_repr, str},
-    value::BigInt,
 };
+use crate::prompts::template::LONGEST_TEXT;
 
 /// The filter: `tojson(ensure_ascii=false, indent=none, separators=none, sort_keys=false)`, positions as in Python.
 pub(crate) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
@@ -27,7 +28,7 @@ pub(crate) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result
     kwargs.assert_all_used()?;
     let indent = match indent.kind() {
         ValueKind::Undefined | ValueKind::None => None,
-        ValueKind::String => Some(str(&indent)),
+        ValueKind::String => Some(str(&indent)?),
         _ => {
             let width = i64::try_from(indent)?.clamp(0, MAX_INDENT);
             Some(" ".repeat(usize::try_from(width).unwrap_or_default()))
@@ -36,12 +37,15 @@ pub(crate) fn tojson(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result
     let (item, key) = match separators.kind() {
         ValueKind::Undefined | ValueKind::None if indent.is_some() => (",".into(), ": ".into()),
         ValueKind::Undefined | ValueKind::None => (", ".into(), ": ".into()),
-        _ => (str(&separators.get_item_by_index(0)?), str(&separators.get_item_by_index(1)?)),
+        _ => (str(&separators.get_item_by_index(0)?)?, str(&separators.get_item_by_index(1)?)?),
     };
     let mut writer = Writer { out: String::new(), ensure_ascii, indent, item, key, sort_keys };
     writer.value(value, 0)?;
     Ok(writer.out)
 }
+
+/// Values in one another beyond which a template cannot mean to write them.
+const DEEPEST: usize = 300;
 
 /// Spaces per level beyond which a template cannot mean it.
 const MAX_INDENT: i64 = 64;
@@ -57,16 +61,22 @@ struct Writer {
 
 impl Writer {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
-        match value.kind() {
-            ValueKind::None => self.out.push_str("null"),
-            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => self.number(value),
-            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => {
+        if depth > DEEPEST || self.out.len() > LONGEST_TEXT {
+            let problem = "a value too long or too deep to be written as JSON";
+            return Err(Error::new(ErrorKind::BadSerialization, problem));
+        }
+        match type_of(value) {
+            Type::None => self.out.push_str("null"),
+            Type::Number if value.kind() == ValueKind::Bool => {
+                self.out.push_str(if value.is_true() { "true" } else { "false" });
+            }
+            Type::Number => self.number(value),
+            Type::Text => self.string(value.as_str().unwrap_or_default()),
+            Type::List | Type::Tuple => {
                 let items: Vec<Value> = value.try_iter()?.collect();
                 self.list('[', ']', &items, depth, |writer, item| writer.value(item, depth + 1))?;
             }
-            ValueKind::Map => {
+            Type::Dict => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
                 if self.sort_keys {
                     keys.sort();
@@ -78,9 +88,9 @@ impl Writer {
                     writer.value(&value.get_item(key)?, depth + 1)
                 })?;
             }
-            _ if value.downcast_object_ref::<BigInt>().is_some() => self.out.push_str(&value.to_string()),
-            kind => {
-                let problem = format!("{kind} is not JSON serializable");
+            Type::BigInt => self.out.push_str(&value.to_string()),
+            _ => {
+                let problem = format!("{} is not JSON serializable", value.kind());
                 return Err(Error::new(ErrorKind::BadSerialization, problem));
             }
         }

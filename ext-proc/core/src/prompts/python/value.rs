@@ -1,24 +1,9 @@
 //! JSON as values of the template engine.
 
-use std::{fmt, sync::Arc};
+use minijinja::value::Value;
 
-use minijinja::value::{Object, ObjectRepr, Value};
-
+use super::objects::BigInt;
 use crate::request::json::Json;
-
-/// An integer beyond 128 bits. It can be printed; templates do no sums with such.
-#[derive(Debug)]
-pub(crate) struct BigInt(pub(crate) Box<str>);
-
-impl Object for BigInt {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Plain
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 /// The value of `json`; keys keep their order.
 pub(crate) fn from_json(json: &Json) -> Value {
