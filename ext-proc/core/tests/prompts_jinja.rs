@@ -12,7 +12,7 @@ use kvpick_core::{
 use serde_json::{Value, json};
 
 /// Templates that are refused here, and why.
-const REFUSED: [(&str, &str); 34] = [
+const REFUSED: [(&str, &str); 35] = [
     (r#"{{ "abc"|random }}"#, "a random choice"),
     ("{{ s.encode() }}", "bytes"),
     ("{{ s.translate({97: 98}) }}", "no tables of letters"),
@@ -51,6 +51,10 @@ const REFUSED: [(&str, &str); 34] = [
     ("{{ 'a-b c'|wordwrap(2) }}", "no breaks at hyphens"),
     ("{{ ['a' * 50, 'b' * 50]|pprint }}", "only what fits a line"),
     (r#"{{ '\N{EM DASH}' }}"#, "no names of characters"),
+    (
+        "{% for x in [1] recursive %}{% break %}{% else %}e{% endfor %}",
+        "to Jinja a round that is left early is none",
+    ),
     ("{{ 5 is filter }}", "only of texts"),
     ("{{ {1: 2}|pprint if false else {1: 2, 'a': 3}|pprint }}", "no order of keys that are no texts"),
 ];

@@ -67,9 +67,10 @@ pub(crate) fn dictsort(entries: &Value, args: Rest<Value>, kwargs: Kwargs) -> Re
 
 /// `default`, also for what is false where `boolean` says so.
 pub(crate) fn default(value: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let is_given = !args.is_empty() || kwargs.has("default_value");
     let [other, boolean] = Args::new(args, kwargs).bind(["default_value", "boolean"])?;
     if value.is_undefined() || boolean.is_true() && !value.is_true() {
-        Ok(if other.is_undefined() { Value::from("") } else { other })
+        Ok(if is_given { other } else { Value::from("") })
     } else {
         Ok(value.clone())
     }

@@ -14,7 +14,17 @@ use super::{
 };
 
 /// What a loop goes over, with a length that the engine knows.
-pub(crate) fn looped(state: &mut State<'_, '_>, value: Value) -> Result<Value, Error> {
+///
+/// `unpacks` says that the loop has a condition and takes its items apart: Jinja then makes tuples of them.
+pub(crate) fn looped(state: &mut State<'_, '_>, value: Value, unpacks: Option<bool>) -> Result<Value, Error> {
+    if unpacks == Some(true) && type_of(&value) != Type::Undefined {
+        pay_list(state, value.len().unwrap_or_default())?;
+        let tuple = |item: Value| match type_of(&item) {
+            Type::List => Ok(Value::from(Tuple::from(item.try_iter()?.collect::<Vec<_>>()))),
+            _ => Ok(item),
+        };
+        return value.try_iter()?.map(tuple).collect();
+    }
     match type_of(&value) {
         Type::None => Err(Error::new(ErrorKind::InvalidOperation, "none cannot be looped over")),
         Type::Text | Type::View | Type::Other => {

@@ -7,7 +7,7 @@ use minijinja::{
 
 use super::{
     super::template::LONGEST_TEXT,
-    objects::{Type, type_of},
+    objects::{BigInt, Type, type_of},
     print, printf,
     texts::{escaped, like},
 };
@@ -252,6 +252,11 @@ pub(crate) fn neg(value: &Value) -> Result<Value, Error> {
     match Number::of(value) {
         Some(Number::Int(value)) => int(value.checked_neg()),
         Some(Number::Float(float)) => Ok(Value::from(-float)),
+        None if type_of(value) == Type::BigInt => {
+            let digits = value.to_string();
+            let digits = digits.strip_prefix('-').map_or_else(|| format!("-{digits}"), str::to_owned);
+            Ok(Value::from_object(BigInt(digits.into())))
+        }
         None => Err(wrong("-", value, value)),
     }
 }
@@ -261,6 +266,7 @@ pub(crate) fn pos(value: &Value) -> Result<Value, Error> {
     match Number::of(value) {
         Some(Number::Int(value)) => int(Some(value)),
         Some(Number::Float(float)) => Ok(Value::from(float)),
+        None if type_of(value) == Type::BigInt => Ok(value.clone()),
         None => Err(wrong("+", value, value)),
     }
 }

@@ -80,7 +80,7 @@ pub(super) fn rewritten(template: &str) -> Result<String, String> {
             outline.enter(&tokens);
         }
         let written = statement::rewritten(&tokens, is_output, &outline)?;
-        out.push_str(&if is_output { written } else { outline.scoped(written) });
+        out.push_str(&if is_output { written } else { outline.scoped(written)? });
         out.push(' ');
         out.push_str(&tag[finish..tokens.end]);
     }
@@ -108,7 +108,7 @@ mod tests {
             ("{{ 1_000 + 0x1F + 1.5e3 }}", "{{ 1000|_add(31)|_add(1.5e3) }}"),
             (
                 "{% for k, v in d.items() if v recursive %}{{ loop(v) }}",
-                "{% for k, v in d.items()|_loop if v recursive %}{{ loop(v|_loop) }}",
+                "{% for k, v in d.items()|_loop(true) if v recursive %}{{ loop(v|_loop) }}",
             ),
             (
                 "{% set a, b = 1, 2 %}{% set x | upper %}",

@@ -2,13 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::lexer::{Tokens, Word, tags};
+use super::lexer::{Tag, Tokens, Word, tags};
 
 /// Macros of the template, and the blocks that are open.
 pub(super) struct Outline {
     /// For each macro its parameters, and whether they have a default.
     pub(super) macros: BTreeMap<String, Vec<(String, bool)>>,
     open: Vec<Open>,
+    /// For each loop whether it has `break` or `continue` and an `else`: to Jinja a round that does not come to its
+    /// end is none, and the `else` follows.
+    noted: Vec<bool>,
+    loops: usize,
 }
 
 /// A block that may have an `else`.
@@ -16,6 +20,8 @@ enum Open {
     If,
     For {
         is_recursive: bool,
+        /// Its number, where rounds that come to their end are noted.
+        noted: Option<usize>,
         /// Whether its `else` is open.
         is_else: bool,
     },
@@ -24,7 +30,8 @@ enum Open {
 impl Outline {
     pub(super) fn of(template: &str) -> Self {
         let mut macros = BTreeMap::new();
-        for tag in tags(template).iter().filter(|tag| tag.is_statement) {
+        let tags = tags(template);
+        for tag in tags.iter().filter(|tag| tag.is_statement) {
             let [Word::Name("macro"), Word::Name(name), Word::Sign("("), signature @ ..] =
                 tag.words.as_slice()
             else {
@@ -32,14 +39,18 @@ impl Outline {
             };
             macros.insert((*name).to_owned(), parameters(signature));
         }
-        Self { macros, open: Vec::new() }
+        Self { macros, open: Vec::new(), noted: noted_loops(&tags), loops: 0 }
     }
 
     /// Notes a statement that is read next.
     pub(super) fn enter(&mut self, tokens: &Tokens<'_>) {
         let is_recursive = tokens.list.last().is_some_and(|token| token.text(tokens.tag) == "recursive");
         match tokens.list.first().map_or("", |token| token.text(tokens.tag)) {
-            "for" => self.open.push(Open::For { is_recursive, is_else: false }),
+            "for" => {
+                let noted = self.noted.get(self.loops).is_some_and(|noted| *noted).then_some(self.loops);
+                self.loops += 1;
+                self.open.push(Open::For { is_recursive, noted, is_else: false });
+            }
             "if" => self.open.push(Open::If),
             _ => {}
         }
@@ -47,8 +58,26 @@ impl Outline {
 
     /// Notes that a statement was read. Answers `written` with a scope of its own for what it begins or ends, where
     /// Jinja has one: what is set there is not seen outside.
-    pub(super) fn scoped(&mut self, written: String) -> String {
-        match (written.as_str(), self.open.last_mut()) {
+    pub(super) fn scoped(&mut self, written: String) -> Result<String, String> {
+        Ok(match (written.as_str(), self.open.last_mut()) {
+            (_, Some(Open::For { is_recursive, noted: Some(number), is_else: false }))
+                if written.starts_with("for ") =>
+            {
+                if *is_recursive {
+                    return Err("a recursive loop with break or continue that has an else".into());
+                }
+                format!("set _rounds{number} = namespace(ended=false) %}}{{% {written}")
+            }
+            ("else", Some(Open::For { noted: Some(number), is_else, .. })) => {
+                *is_else = true;
+                format!(
+                    "set _rounds{number}.ended = true %}}{{% endfor %}}{{% if not _rounds{number}.ended %}}{{% with"
+                )
+            }
+            ("endfor", Some(Open::For { noted: Some(_), .. })) => {
+                self.open.pop();
+                "endwith %}{% endif".to_owned()
+            }
             ("else", Some(Open::For { is_else, .. })) => {
                 *is_else = true;
                 format!("{written} %}}{{% with")
@@ -65,7 +94,7 @@ impl Outline {
             ("endset" | "endfilter", _) => format!("endwith %}}{{% {written}"),
             _ if is_captured(&written) => format!("{written} %}}{{% with"),
             _ => written,
-        }
+        })
     }
 
     /// Whether the innermost loop is inside another one that is recursive: the engine counts their depths together.
@@ -83,6 +112,32 @@ impl Outline {
 fn is_captured(written: &str) -> bool {
     let target = written.split(['|', '"']).next().unwrap_or_default();
     written.starts_with("filter ") || written.starts_with("set ") && !target.contains(" = ")
+}
+
+/// For each loop whether it has `break` or `continue` and an `else`.
+fn noted_loops(tags: &[Tag<'_>]) -> Vec<bool> {
+    let (mut jumps, mut elses): (Vec<bool>, Vec<bool>) = (Vec::new(), Vec::new());
+    // Numbers of the loops that are open, and `None` for conditions.
+    let mut open: Vec<Option<usize>> = Vec::new();
+    for tag in tags.iter().filter(|tag| tag.is_statement) {
+        match (tag.words.first(), open.last()) {
+            (Some(Word::Name("for")), _) => {
+                open.push(Some(jumps.len()));
+                jumps.push(false);
+                elses.push(false);
+            }
+            (Some(Word::Name("if")), _) => open.push(None),
+            (Some(Word::Name("endfor" | "endif")), _) => _ = open.pop(),
+            (Some(Word::Name("break" | "continue")), _) => {
+                if let Some(number) = open.iter().rev().find_map(|open| *open) {
+                    jumps[number] = true;
+                }
+            }
+            (Some(Word::Name("else")), Some(Some(number))) => elses[*number] = true,
+            _ => {}
+        }
+    }
+    jumps.iter().zip(elses).map(|(jump, has_else)| *jump && has_else).collect()
 }
 
 fn parameters(signature: &[Word<'_>]) -> Vec<(String, bool)> {

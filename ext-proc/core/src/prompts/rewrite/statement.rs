@@ -50,7 +50,7 @@ fn looped(parser: &mut Parser<'_, '_>) -> Result<String, String> {
     let values = parser.tuple_of(Parser::or)?;
     let mut out = format!("for {target} in {}|{}", parser.filterable(values), names::LOOP);
     if parser.skip("if") {
-        out.push_str(" if ");
+        out.push_str(if target.contains(',') { "(true) if " } else { " if " });
         out.push_str(&parser.expression()?);
     }
     if parser.skip("recursive") {
