@@ -1,5 +1,4 @@
 //! A server that answers as it is told to, and a model of a few words.
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "shared by test files; a test may panic")]
 
 use std::{
     fs,
@@ -21,7 +20,7 @@ use tokio::{
 
 /// What is done with a request.
 #[derive(Clone, Debug)]
-pub enum Act {
+pub(crate) enum Act {
     /// Answered, and the connection kept.
     Answer(u16, String),
     /// Answered with 200, and the connection closed without a word about it.
@@ -38,15 +37,15 @@ pub enum Act {
 
 /// A request that came.
 #[derive(Clone, Debug)]
-pub struct Seen {
-    pub path: String,
+pub(crate) struct Seen {
+    pub(crate) path: String,
     /// In lower case but for values.
-    pub head: String,
-    pub body: Vec<u8>,
+    pub(crate) head: String,
+    pub(crate) body: Vec<u8>,
 }
 
 /// The server.
-pub struct Fake {
+pub(crate) struct Fake {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
     count: watch::Receiver<usize>,
@@ -62,7 +61,7 @@ impl Drop for Fake {
 
 impl Fake {
     /// Starts it; `act` says what to do with a request to a path.
-    pub async fn start(act: impl Fn(&str) -> Act + Send + Sync + 'static) -> Self {
+    pub(crate) async fn start(act: impl Fn(&str) -> Act + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (seen, connections) = (Arc::<Mutex<Vec<Seen>>>::default(), Arc::<AtomicUsize>::default());
@@ -79,24 +78,24 @@ impl Fake {
         Self { address, seen, count, connections, task }
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    pub fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         self.seen.lock().unwrap().clone()
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
     /// Waits until so many requests have come.
-    pub async fn until_seen(&self, wanted: usize) {
+    pub(crate) async fn until_seen(&self, wanted: usize) {
         let mut count = self.count.clone();
         let seen = count.wait_for(|it| wanted <= *it);
         tokio::time::timeout(Duration::from_secs(20), seen).await.expect("no request came").unwrap();
@@ -174,12 +173,12 @@ async fn read(stream: &mut TcpStream) -> Option<Seen> {
 }
 
 /// An answer of 200.
-pub fn json(body: &Value) -> Act {
+pub(crate) fn json(body: &Value) -> Act {
     Act::Answer(200, body.to_string())
 }
 
 /// A rendered chat, as of vLLM 0.32.
-pub fn rendered(ids: &[u32], features: &Value) -> Value {
+pub(crate) fn rendered(ids: &[u32], features: &Value) -> Value {
     json!({
         "request_id": "chatcmpl-1", "token_ids": ids, "token_offsets": null, "features": features,
         "content_parts": null, "sampling_params": {"temperature": 1.0}, "model": "m", "stream": false,
@@ -188,7 +187,7 @@ pub fn rendered(ids: &[u32], features: &Value) -> Value {
 }
 
 /// Writes a model of a few words, with that template.
-pub fn write_model(folder: &Path, template: Option<&str>) {
+pub(crate) fn write_model(folder: &Path, template: Option<&str>) {
     let words = ["[UNK]", "hello", "one"];
     let vocabulary: serde_json::Map<_, _> =
         words.iter().zip(0..).map(|(it, id)| ((*it).to_owned(), json!(id))).collect();

@@ -1,7 +1,10 @@
 //! Prompts that another server makes, over real HTTP.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
+mod configured;
 mod fake;
+mod local_first;
+mod program;
 
 use std::{
     net::SocketAddr,
@@ -18,7 +21,7 @@ use kvpick::{
     prepare::{self, Maker, Prepared, Step},
     shared::Shared,
 };
-use kvpick_core::{outcome::Reason, request::Api, session::Question, world::World};
+use kvpick_core::{request::Api, session::Question, world::World};
 use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -290,208 +293,4 @@ async fn replicas_of_the_model_are_asked_in_turn() {
         assert_eq!(server.decide(CHAT, HELLO).await, ("no_agent", 3));
     }
     assert_eq!((one.seen().len(), two.seen().len()), (2, 2));
-}
-
-/// A model of a few words in a folder, and another server for what can't be made of it.
-fn local_then_remote(url: &str, template: Option<&str>) -> (tempfile::TempDir, Server) {
-    let folder = tempfile::tempdir().unwrap();
-    fake::write_model(folder.path(), template);
-    let model = format!(
-        "path: {}, source: local-then-remote, remote: {{urls: ['{url}']{PATIENT}}}",
-        folder.path().display()
-    );
-    let server = Server::new(&model, &["127.0.0.1:8000".parse().unwrap()]);
-    (folder, server)
-}
-
-const TEMPLATE: &str = "one {{ messages[-1].content }}";
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_made_here_needs_no_other_server() {
-    let fake = Fake::start(|_| Act::Answer(500, String::new())).await;
-    let (_folder, server) = local_then_remote(&fake.url(), Some(TEMPLATE));
-    let prepared = server.prepared(HELLO).await;
-    assert_eq!((prepared.maker, prepared.prompts.unwrap()[0].ids.len()), (Maker::Local, 2));
-    // What no engine takes, the other server would not take either.
-    assert_eq!(
-        server
-            .decide("/v1/completions", r#"{"model": "m", "prompt": "x", "truncate_prompt_tokens": 0}"#)
-            .await
-            .0,
-        "bad_field"
-    );
-    assert_eq!(fake.seen().len(), 0);
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_other_server_makes_what_can_not_be_made_here() {
-    let features = json!({
-        "mm_hashes": {"image": ["i"]}, "mm_placeholders": {"image": [{"offset": 2, "length": 30}]},
-    });
-    let fake = Fake::start(move |_| json(&rendered(&[9; 40], &features))).await;
-    let (_folder, server) = local_then_remote(&fake.url(), Some(TEMPLATE));
-    let prepared = server.prepared(PICTURE).await;
-    let prompts = prepared.prompts.unwrap();
-    assert_eq!((prepared.maker, prepared.asked), (Maker::Remote, Some("ok")));
-    assert_eq!((prompts[0].ids.len(), prompts[0].media[0].length, prompts[0].is_cut), (40, 30, false));
-    assert_eq!(fake.seen().len(), 1);
-
-    // No template, or one that does not render.
-    let text = Fake::start(|_| json(&rendered(&[1, 2, 3], &Value::Null))).await;
-    for template in [None, Some("{{ raise_exception('no') }}")] {
-        let (_folder, server) = local_then_remote(&text.url(), template);
-        assert_eq!(server.decide(CHAT, HELLO).await, ("no_agent", 3), "{template:?}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn where_the_other_server_does_not_help_what_was_made_here_stands() {
-    for (act, reason, result) in [
-        (Act::Answer(500, String::new()), "remote_down", "down"),
-        (Act::Answer(400, String::new()), "engine_refuses", "refused"),
-        // It was not asked in the end; what stood in the way here says more.
-        (Act::Answer(404, String::new()), "no_template", "no_route"),
-    ] {
-        let fake = Fake::start(move |_| act.clone()).await;
-        let (_folder, server) = local_then_remote(&fake.url(), None);
-        assert_eq!(server.decide(CHAT, HELLO).await, (reason, 0));
-        assert_eq!(server.results(result), 1, "{reason}");
-    }
-}
-
-#[test]
-fn mistakes_in_sources_name_field_and_remedy() {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("tekken.json"), "{}").unwrap();
-    let path = folder.path().display();
-    let mistake = |model: &str| {
-        let yaml =
-            format!("models: [{{name: m, {model}}}]\nreplicas: [{{address: '127.0.0.1:1', models: [m]}}]");
-        let config: Config = kvpick_service::config::parse(&yaml).unwrap();
-        config.mistakes().join("\n")
-    };
-    for (model, field, remedy) in [
-        ("source: local", "models[0].path: missing", "set source: remote"),
-        (&format!("path: {path}"), "models[0].path: /", "source: remote"),
-        ("source: remote", "models[0].remote: missing", "vllm launch render"),
-        ("source: remote, remote: {}", "models[0].remote.urls: the list is empty", "from: replicas"),
-        ("source: remote, remote: {urls: ['http://a'], from: replicas}", "remote.from", "keep one"),
-        ("source: remote, remote: {urls: ['https://a']}", "remote.urls[0]", "write http://"),
-        ("source: remote, remote: {urls: ['a:1']}", "remote.urls[0]", "http://host:port"),
-        ("source: remote, remote: {urls: ['http://u:p@a']}", "remote.urls[0]", "api_key_file"),
-        (
-            "source: remote, remote: {urls: ['http://a/v1/completions/']}",
-            "remote.urls[0]",
-            "http://host:port",
-        ),
-        ("source: remote, remote: {from: replicas, timeout_ms: 0}", "remote.timeout_ms", "use 1 to"),
-        ("source: remote, remote: {from: replicas, max_in_flight: 0}", "remote.max_in_flight", "use 1 to"),
-        (
-            "source: remote, remote: {from: replicas, api_key_file: /none}",
-            "remote.api_key_file",
-            "can be read",
-        ),
-        (&format!("path: {path}, remote: {{from: replicas}}"), "is not asked", "local-then-remote"),
-    ] {
-        let found = mistake(model);
-        assert!(found.contains(field) && found.contains(remedy), "{model}: {found}");
-    }
-    assert_eq!(mistake("source: remote, remote: {urls: ['http://a:1/base/']}"), "");
-    let config: Config =
-        kvpick_service::config::parse(&format!("models: [{{name: m, path: {path}}}]\nreplicas: []")).unwrap();
-    let models = Models::load(&config.models);
-    assert!(models.get("m").unwrap().error.as_ref().unwrap().contains("source: remote"), "at a reload too");
-}
-
-#[test]
-fn a_reload_keeps_a_source_that_has_not_changed() {
-    let models = |model: &str, batch: Option<&Models>| {
-        let yaml = format!("models: [{{name: m, source: remote, {model}}}]\nreplicas: []");
-        let config: Config = kvpick_service::config::parse(&yaml).unwrap();
-        let none = Models::default();
-        let batch = kvpick::models::Batch::new(batch.unwrap_or(&none));
-        Models::new(config.models.into_iter().map(|it| Arc::new(batch.load(it))).collect())
-    };
-    let remote = |it: &Models| it.get("m").unwrap().remote.clone().unwrap();
-    let first = models("remote: {urls: ['http://a']}", None);
-    assert_eq!(first.get("m").unwrap().state(), "ready");
-    let same = models("remote: {urls: ['http://a']}", Some(&first));
-    assert!(Arc::ptr_eq(&remote(&first), &remote(&same)));
-    let other = models("remote: {urls: ['http://a'], timeout_ms: 9}", Some(&first));
-    assert!(!Arc::ptr_eq(&remote(&first), &remote(&other)));
-    assert_eq!(Reason::REMOTE_DOWN.label(), "remote_down");
-}
-
-/// The program's answer to a line.
-async fn tokenized(yaml: &str, flags: Vec<String>, line: Value) -> Value {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("kvpick.yaml");
-    std::fs::write(&file, yaml).unwrap();
-    let run = move || {
-        use std::io::Write as _;
-        let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_kvpick"))
-            .args(["tokenize", "--config", file.to_str().unwrap()])
-            .args(flags)
-            .stdin(std::process::Stdio::piped())
-            .stdout(std::process::Stdio::piped())
-            .spawn()
-            .unwrap();
-        writeln!(child.stdin.take().unwrap(), "{line}").unwrap();
-        let output = child.wait_with_output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap()
-    };
-    let answer = tokio::task::spawn_blocking(run).await.unwrap();
-    drop(folder);
-    answer
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn blocks_with_media_are_named_as_vllm_names_them() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../testdata/hashes/golden_hashes.json");
-    let goldens: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
-    let cases: Vec<_> =
-        goldens["cases"].as_array().unwrap().iter().filter(|it| it["mm"].is_array()).collect();
-    assert_eq!(cases.len(), 12);
-    for case in cases {
-        let media = case["mm"].as_array().unwrap();
-        let features = json!({
-            "mm_hashes": {"image": media.iter().map(|it| &it["identifier"]).collect::<Vec<_>>()},
-            "mm_placeholders": {"image": media},
-        });
-        let ids: Vec<u32> = serde_json::from_value(case["token_ids"].clone()).unwrap();
-        let fake = Fake::start(move |_| json(&rendered(&ids, &features))).await;
-        let yaml = format!(
-            "models: [{{name: m, source: remote, remote: {{urls: ['{}']{PATIENT}}}}}]\n\
-             replicas: [{{address: '127.0.0.1:1', models: [m]}}]\n",
-            fake.url()
-        );
-        let text = |it: &Value| it.as_str().unwrap().to_owned();
-        let mut flags = vec!["--algorithm".to_owned(), text(&case["algo"])];
-        flags.extend(["--root".to_owned(), text(&case["effective_seed"])]);
-        flags.extend(["--block-size".to_owned(), case["block_size"].to_string()]);
-        let lora = &case["lora"];
-        let is_adapter = lora.is_object();
-        if is_adapter {
-            flags
-                .extend(["--adapter".to_owned(), format!("{}={}", text(&lora["name"]), text(&lora["path"]))]);
-        }
-        let mut body: Value = serde_json::from_str(PICTURE).unwrap();
-        body["cache_salt"] = case["cache_salt"].clone();
-        let model = if is_adapter { text(&lora["name"]) } else { "m".to_owned() };
-        let line = json!({"model": model, "path": CHAT, "body": body.to_string()});
-        let answer = tokenized(&yaml, flags, line).await;
-        assert_eq!((&answer["source"], &answer["reason"]), (&json!("remote"), &json!("ok")), "{answer}");
-        assert_eq!(answer["blocks"], json!([case["block_hashes_u64"]]), "{}", case["name"]);
-        let sent: Value = serde_json::from_slice(&fake.seen()[0].body).unwrap();
-        assert_eq!((&sent["model"], &sent["mm_payload"]), (&json!(model), &json!("none")));
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_program_says_who_failed_to_make_a_prompt() {
-    let yaml = "models: [{name: m, source: remote, remote: {urls: ['http://127.0.0.1:1']}}]\n\
-                replicas: [{address: '127.0.0.1:1', models: [m]}]\n";
-    let line = json!({"path": CHAT, "body": HELLO});
-    let want = json!({"source": "remote", "reason": "remote_down", "prompts": [], "blocks": []});
-    assert_eq!(tokenized(yaml, Vec::new(), line).await, want);
 }
