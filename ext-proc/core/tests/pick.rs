@@ -332,7 +332,14 @@ fn a_prompt_that_ends_before_a_medium_is_looked_up_as_far_as_it_goes() {
     let plan = world.plan(Some("m"));
     let prompts = [Prompt { is_cut: true, ..tokens.into() }];
     let chains = chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask { model: Some("m"), prompts: Ok(&prompts), reads_cache: true, honours_rank: true };
+    let ask = Ask {
+        model: Some("m"),
+        prompts: Ok(&prompts),
+        reads_cache: true,
+        honours_rank: true,
+        made: None,
+        distrusted: false,
+    };
     let (pick, _) = world.pick(&plan, &ask, &chains, now);
     assert_eq!((pick.tier, pick.reason), (Tier::Precise, Reason::MEDIA_PREFIX));
     // More follows, so that all of its blocks may be found.
