@@ -1,5 +1,5 @@
 //! Blocks with media in them, against those of vLLM.
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::disallowed_methods, reason = "a test reads its goldens")]
 
 use std::num::NonZeroU32;
 

@@ -1,5 +1,5 @@
 //! Other servers that make prompts: which is asked, and what came of it. The rules are the core's
-//! ([`kvpick_core::remote`]); here are names and turns, in [`server`] is the HTTP.
+//! ([`kvpick_core::remote`]); here are names and turns, in `server` is the HTTP.
 
 mod server;
 
