@@ -180,6 +180,7 @@ fn flags_say_how_blocks_are_named() {
         for (shape_name, shape) in [
             ("bare", ExtraKeyShape::Bare),
             ("bare-with-offset", ExtraKeyShape::BareWithOffset),
+            ("bare_with_offset", ExtraKeyShape::BareWithOffset),
             ("tagged", ExtraKeyShape::Tagged),
         ] {
             let flags =
