@@ -23,7 +23,7 @@ impl Doubts {
     pub(super) fn of(file: &Value, is_fast: bool) -> Self {
         let splitter = file["pre_tokenizer"].to_string();
         Self {
-            folds_contractions: splitter.contains("(?i:'"),
+            folds_contractions: splitter.contains("'d)?"),
             tokens: tokens(file, is_fast),
             is_newer: !is_fast,
             splits_at_symbols: unicode::splits_at_symbols(&splitter),
@@ -83,8 +83,8 @@ mod tests {
         let (strip, spaces, word) = (token("<a>", "rstrip"), token(" \n", "x"), token("one", "single_word"));
         for (file, text, fast, general) in [
             (json!({}), "'\u{17f} \u{88f} \u{9fe} \u{20c1} <a>", false, true),
-            (json!({"pre_tokenizer": pattern("(?i:'s)| ")}), "I'\u{17f}", true, true),
-            (json!({"pre_tokenizer": pattern("(?i:'s)| ")}), "I'\u{fb06} \u{17f}'s", false, false),
+            (json!({"pre_tokenizer": pattern("(?i:'s|'d)?| ")}), "I'\u{17f}", true, true),
+            (json!({"pre_tokenizer": pattern("(?i:'s|'d)?| ")}), "I'\u{fb06} \u{17f}'s", false, false),
             (json!({"pre_tokenizer": pattern(r"\p{L}")}), "\u{20c1}", false, false),
             (json!({"pre_tokenizer": pattern(r"\p{P}")}), "\u{20c1}", false, true),
             (json!({"normalizer": {"type": "NFC"}}), "\u{9fe}", false, true),
