@@ -11,7 +11,6 @@ use clap::{Parser, Subcommand};
 use kvpick::{
     app::App,
     config::Config,
-    memo::Memos,
     models::Models,
     tokenize::{self, NamingArgs},
 };
