@@ -21,7 +21,7 @@ use kvpick::{
     config::ModelConfig,
     memo::{MemoConfig, Memos},
     models::Models,
-    prepare::{Serving, prepare},
+    prepare::{self, Serving, Step},
 };
 use kvpick_core::{
     pick::{self, Naming},
@@ -160,6 +160,14 @@ impl Serving for One {
     fn base_models(&self, _: &str) -> Vec<String> {
         Vec::new()
     }
+
+    fn addresses(&self, _: &Plan) -> Vec<std::net::SocketAddr> {
+        Vec::new()
+    }
+
+    fn is_distrusted(&self, _: Option<&str>, _: Api) -> bool {
+        false
+    }
 }
 
 /// A model, with and without a memo.
@@ -196,8 +204,11 @@ fn text(models: &Models, body: &[u8]) -> String {
 }
 
 fn whole(models: &Models, body: &[u8]) -> Duration {
+    let body = body.to_vec().into();
     time(|| {
-        let prepared = prepare(&One, Some(models), Api::ChatCompletions, body, None);
+        let Step::Done(prepared) = prepare::begin(&One, models, Api::ChatCompletions, body, None) else {
+            panic!("no other server is configured");
+        };
         assert!(prepared.prompts.is_ok(), "{:?}", prepared.prompts);
         prepared
     })

@@ -1,7 +1,7 @@
 //! What the commands of a program have in common: an answer on standard output, a complaint on standard error, an exit
 //! code, and a run that ends by itself when it is asked to.
 
-use std::{fmt::Display, future::Future, process::ExitCode};
+use std::{fmt::Display, future::Future, process::ExitCode, time::Duration};
 
 use crate::logs::{self, LogConfig, Logs};
 
@@ -23,6 +23,10 @@ pub fn answer<E: Display>(program: &str, text: Result<String, E>) -> ExitCode {
     }
 }
 
+/// How long a thread for long work outlasts it. Tokenizers keep caches of their own for each thread, which a new one would
+/// have to fill again.
+const THREADS_LAST: Duration = Duration::from_secs(3_600);
+
 /// Sets up logs and threads, and runs the program to its end.
 pub fn run<E, F>(program: &str, log: &LogConfig, main: impl FnOnce(Logs) -> F) -> ExitCode
 where
@@ -33,7 +37,8 @@ where
         Ok(logs) => logs,
         Err(error) => return answer(program, Err(error)),
     };
-    let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let threads =
+        tokio::runtime::Builder::new_multi_thread().enable_all().thread_keep_alive(THREADS_LAST).build();
     let failure = match threads {
         Ok(threads) => match threads.block_on(main(logs)) {
             Ok(()) => return ExitCode::SUCCESS,

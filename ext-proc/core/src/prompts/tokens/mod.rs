@@ -2,6 +2,7 @@
 
 mod added;
 mod boundary;
+mod bounds;
 mod cuts;
 mod doubts;
 mod fast;
@@ -108,6 +109,7 @@ impl Tokenizer {
     /// post-processor may add any around it.
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
         let model = &self.model;
+        check(text)?;
         let (Some(remembered), false) = (&self.remembered, text.is_empty()) else {
             return model.whole(text, add_special_tokens);
         };
@@ -130,6 +132,7 @@ impl Tokenizer {
         if model.never_ordinary.iter().any(|token| text.contains(token.as_str())) {
             return Err(PromptError::Tokenizer("the text has an added token that is not special".to_owned()));
         }
+        check(text)?;
         match &self.remembered {
             Some(remembered) => remembered.ids(model, text, true),
             None => model.full(text, true),
@@ -140,6 +143,11 @@ impl Tokenizer {
     pub(super) fn decode(&self, ids: &[u32]) -> String {
         self.model.library.decode(ids)
     }
+}
+
+/// Fails where a text would hold a worker for too long.
+fn check(text: &str) -> Result<(), PromptError> {
+    bounds::problem(text).map_or(Ok(()), |it| Err(PromptError::Tokenizer(it.to_owned())))
 }
 
 impl Model {
