@@ -67,7 +67,10 @@ impl Batch {
         let loaded = config.source.is_local().then(|| self.loaded(&config)).transpose();
         let remote = config.source.is_remote().then(|| self.remote(&config)).transpose();
         let errors: Vec<_> = [loaded.as_ref().err(), remote.as_ref().err()].into_iter().flatten().collect();
-        let errors: Vec<_> = errors.into_iter().map(|it| format!("{it:#}")).collect();
+        let made = loaded.as_ref().ok().and_then(Option::as_ref);
+        let template = made.and_then(|it| it.prompter.template_problem());
+        let template = template.map(|it| format!("chat template: {it}; chats go by load"));
+        let errors: Vec<_> = errors.into_iter().map(|it| format!("{it:#}")).chain(template).collect();
         let error = (!errors.is_empty()).then(|| errors.join("; "));
         if let Some(error) = &error {
             tracing::error!(model = config.name, path = %config.path.display(), error, "can't load the model");

@@ -61,6 +61,7 @@ impl Report {
     /// Adds a model that was read again. One that can't be loaded gets what was in force of it.
     pub(super) fn add(&mut self, model: &mut Model, earlier: Option<&Model>) {
         let name = model.config.name.clone();
+        let fingerprint = |it: &Model| it.loaded.as_ref().map(|it| it.fingerprint);
         if let Some(error) = model.error.clone() {
             // What did load is there already.
             if model.config.source.is_local() && model.loaded.is_none() {
@@ -69,11 +70,11 @@ impl Report {
             if model.config.source.is_remote() && model.remote.is_none() {
                 model.remote = earlier.and_then(|it| it.remote.clone());
             }
-            let keeps_earlier = model.is_ready();
+            let keeps_earlier =
+                model.is_ready() && earlier.is_some_and(|it| fingerprint(it) == fingerprint(model));
             self.failed.push(Failed { model: name, error, keeps_earlier });
             return;
         }
-        let fingerprint = |it: &Model| it.loaded.as_ref().map(|it| it.fingerprint);
         let remote = |it: &Model| it.remote.as_ref().map(Arc::as_ptr);
         let list = match earlier {
             None => &mut self.added,

@@ -101,8 +101,11 @@ impl Family {
         if let Some(class) = self.python_class(config) {
             return Err(LoadError::PythonTokenizer { class });
         }
-        // What is no JSON is told of elsewhere.
-        let Ok(file) = serde_json::from_slice(tokenizer) else { return Ok(()) };
+        // What is no tokenizer at all is told of elsewhere.
+        let Ok(file) = serde_json::from_slice::<serde_json::Value>(tokenizer) else { return Ok(()) };
+        if !file["model"].is_object() {
+            return Ok(());
+        }
         match classes::other_than_file(&self.model_type, self.tokenizer_class.as_deref(), config, &file) {
             Some(class) => Err(LoadError::OtherClass { class }),
             None => Ok(()),

@@ -39,9 +39,9 @@ use crate::{
         json::{Json, Object},
     },
 };
-use build::{field, object, text};
+use build::{field, flag, ids, object, ready_ids, text};
 use family::{Family, Mode};
-use fields::{flag, ids, media_field, ready_ids};
+use fields::media_field;
 use harmony::Harmony;
 use messages::Media;
 use render::Sheet;
@@ -291,6 +291,11 @@ impl Prompter {
         if prompts.iter().any(Vec::is_empty) { Err(PromptError::Empty) } else { Ok(prompts) }
     }
 
+    /// Why a chat template of the model does not compile, if one does not. Completions work without it.
+    pub fn template_problem(&self) -> Option<&str> {
+        self.templates.problem()
+    }
+
     /// The token ids of a text; `add_special_tokens` is whether the tokenizer's own post-processor may add any.
     ///
     /// # Errors
@@ -362,6 +367,7 @@ impl Prompter {
         };
         match value {
             Json::Array(items) if items.iter().all(|it| matches!(it, Json::Array(_) | Json::String(_))) => {
+                Tokenizer::check(items.iter().filter_map(Json::as_str))?;
                 items.iter().map(one).collect()
             }
             one_prompt => Ok(vec![one(one_prompt)?]),

@@ -84,6 +84,11 @@ impl Templates {
         templates
     }
 
+    /// Why one of the model's templates does not compile, if one does not.
+    pub(super) fn problem(&self) -> Option<&str> {
+        self.named.values().find_map(|it| it.broken.as_deref())
+    }
+
     /// The model's template for a chat, with or without tools.
     pub(super) fn choose(&self, has_tools: bool) -> Result<Template, PromptError> {
         let first = self.named.get(if has_tools { TOOL_USE } else { PROCESSOR });

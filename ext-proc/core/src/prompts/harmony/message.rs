@@ -86,6 +86,7 @@ impl Writer {
         mut messages: Vec<Message>,
     ) -> Result<Vec<u32>, PromptError> {
         drop_old_thoughts(&mut messages);
+        Tokenizer::check(messages.iter().flat_map(|it| it.parts.iter().map(String::as_str)))?;
         let mut ids = Vec::new();
         for message in &messages {
             self.head(tokenizer, &message.kind, &mut ids)?;

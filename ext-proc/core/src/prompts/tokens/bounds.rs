@@ -1,7 +1,7 @@
 //! Which texts are left to the engine, as reading them takes longer than a decision may.
 
-/// Bytes of the longest text that is read: about two million tokens.
-const MOST_TEXT: usize = 8 << 20;
+/// Bytes of the longest text that is read: about a million tokens.
+const MOST_TEXT: usize = 4 << 20;
 
 /// Words longer than this, in bytes, are merged at a tenth of the usual speed.
 const LONG_WORD: usize = 1 << 10;
@@ -9,12 +9,15 @@ const LONG_WORD: usize = 1 << 10;
 /// Most bytes of a text that may be in long words: about a third of a second.
 const MOST_IN_LONG_WORDS: usize = 256 << 10;
 
-/// Why a text is not read, if it is not.
-pub(super) fn problem(text: &str) -> Option<&'static str> {
-    if MOST_TEXT < text.len() {
-        return Some("the text is longer than 8 MiB");
+/// Why the texts of a request are not read, if they are not.
+pub(super) fn problem<'t>(texts: impl Iterator<Item = &'t str> + Clone) -> Option<&'static str> {
+    let all: usize = texts.clone().map(str::len).sum();
+    if MOST_TEXT < all {
+        return Some("the text is longer than 4 MiB");
     }
-    let is_too_much = MOST_IN_LONG_WORDS < text.len() && MOST_IN_LONG_WORDS < in_long_words(text);
+    // To look at each character takes longer than to find what a memo has of it.
+    let is_too_much =
+        MOST_IN_LONG_WORDS < all && MOST_IN_LONG_WORDS < texts.map(in_long_words).sum::<usize>();
     is_too_much.then_some("more than 256 KiB of the text are in words of more than 1 KiB")
 }
 
@@ -60,6 +63,10 @@ impl Class {
 mod tests {
     use super::*;
 
+    fn problem(text: &str) -> Option<&'static str> {
+        super::problem(std::iter::once(text))
+    }
+
     #[test]
     fn ordinary_texts_of_any_length_are_read() {
         let prose = "It rains in Bergen, 3 days of 4; the sea is 8 degrees cold.\n".repeat(50_000);
@@ -79,5 +86,7 @@ mod tests {
             assert!(problem(&some).is_some(), "{word:?}");
         }
         assert!(problem(&"a b ".repeat(MOST_TEXT / 4 + 1)).is_some());
+        let parts = vec!["a".repeat(MOST_IN_LONG_WORDS / 8); 9];
+        assert!(super::problem(parts.iter().map(String::as_str)).is_some(), "together they are too much");
     }
 }

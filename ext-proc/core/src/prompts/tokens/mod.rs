@@ -60,6 +60,9 @@ impl Tokenizer {
     pub(super) fn new(json: &[u8], config: &Object) -> Result<Self, LoadError> {
         let failed = |error: &dyn std::fmt::Display| LoadError::Tokenizer(error.to_string());
         let mut file: Value = serde_json::from_slice(json).map_err(|error| failed(&error))?;
+        if !file.is_object() {
+            return Err(failed(&"is no JSON object"));
+        }
         added::add_tokens(&mut file, config);
         let cuts = known::cuts(&file);
         let library = Library::new(&mut file).map_err(|error| failed(&error))?;
@@ -105,11 +108,16 @@ impl Tokenizer {
         self.model.cuts.is_ok()
     }
 
+    /// Fails where the texts of a request would hold a worker for too long.
+    pub(super) fn check<'t>(texts: impl Iterator<Item = &'t str> + Clone) -> Result<(), PromptError> {
+        bounds::problem(texts).map_or(Ok(()), |it| Err(PromptError::Tokenizer(it.to_owned())))
+    }
+
     /// Ids of `text`. Special tokens that stand in it as text become their ids; `add_special_tokens` is whether the
     /// post-processor may add any around it.
     pub(super) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
         let model = &self.model;
-        check(text)?;
+        Self::check([text].into_iter())?;
         let (Some(remembered), false) = (&self.remembered, text.is_empty()) else {
             return model.whole(text, add_special_tokens);
         };
@@ -132,7 +140,7 @@ impl Tokenizer {
         if model.never_ordinary.iter().any(|token| text.contains(token.as_str())) {
             return Err(PromptError::Tokenizer("the text has an added token that is not special".to_owned()));
         }
-        check(text)?;
+        Self::check([text].into_iter())?;
         match &self.remembered {
             Some(remembered) => remembered.ids(model, text, true),
             None => model.full(text, true),
@@ -143,11 +151,6 @@ impl Tokenizer {
     pub(super) fn decode(&self, ids: &[u32]) -> String {
         self.model.library.decode(ids)
     }
-}
-
-/// Fails where a text would hold a worker for too long.
-fn check(text: &str) -> Result<(), PromptError> {
-    bounds::problem(text).map_or(Ok(()), |it| Err(PromptError::Tokenizer(it.to_owned())))
 }
 
 impl Model {
