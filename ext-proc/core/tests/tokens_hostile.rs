@@ -54,7 +54,7 @@ fn other_patterns() {
 #[test]
 fn odd_tokens() {
     let mut oracles = Oracles::changed("qwen3", |file| {
-        add(file, &["<mask>", "[ R ]", "Caf\u{e9}", "one", "<|im", "\u{301}x"])
+        add(file, &["<mask>", "[ R ]", "Caf\u{e9}", "one7", "<|im", "\u{301}x"])
     });
     oracles.ours[1] = None;
     agree("odd tokens", &mut oracles, 7, 700_000);

@@ -94,7 +94,15 @@ impl Oracles {
             *refused.entry(char).or_insert_with(|| ours.encode(char.encode_utf8(bytes), false).is_err())
         };
         let text: String = text.chars().filter(|char| char.is_ascii() || !is_refused(*char)).collect();
-        text.replace("'\u{17f}", "")
+        let mut text = text.replace("'\u{17f}", "");
+        let added = self.file["added_tokens"].as_array().into_iter().flatten();
+        let added = added.filter_map(|token| token["content"].as_str());
+        let refused: Vec<_> = added.filter(|content| ours.encode(content, false).is_err()).collect();
+        // Where one was taken out, its neighbours may make another.
+        while let Some(token) = refused.iter().find(|token| text.contains(**token)) {
+            text = text.replace(token, "");
+        }
+        text
     }
 
     /// A short part of `text` of which the ids differ, and how: for a message that can be read.
