@@ -41,9 +41,19 @@ fn hostile_templates_end() {
         "{% for x in 'x' * 9999999 %}{% endfor %}",
         "{{ '%99999d' % 1 }}",
         "{{ ('y' * 99999).join(('x ' * 99999).split()) }}",
+        "{% set n = namespace(s=[1]) %}{% for i in range(90000) %}{% set n.s = [n.s] %}{% endfor %}",
+        "{% set n = namespace(s=[1]) %}{% for i in range(90000) %}{% set n.s = {'a': n.s} %}{% endfor %}",
+        "{% set n = namespace(s=(1, 2)) %}{% for i in range(40) %}{% set n.s = (n.s, n.s) %}{% endfor %}",
+        "{% set a = (1, 2) %}{{ {a: 1}|length }}",
+        "{{ ('a' * 100000)|join('b' * 100000)|length }}",
     ] {
         error(template);
     }
+    let twins = "{% set a = (1, 2) %}".to_owned() + &"{% set a = (a, a) %}".repeat(40);
+    for end in ["{{ {a: 1}|length }}", "{{ [a, a]|sort|length }}", "{{ [a, a]|unique|list|length }}"] {
+        error(&(twins.clone() + end));
+    }
+    assert!(error(&"{{ 1 }}".repeat(5_000)).contains("32 KiB"));
 }
 
 mod properties {

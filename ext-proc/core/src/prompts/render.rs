@@ -9,6 +9,9 @@ use super::{
 };
 use crate::request::json::{Json, Object};
 
+/// Longest template of a request's own, in bytes: compiling one takes time by the square of its length.
+const LONGEST_OWN: usize = 32 << 10;
+
 /// A chat for which the template and its variables are known.
 pub(super) struct Sheet<'p> {
     prompter: &'p Prompter,
@@ -70,6 +73,9 @@ fn choose(prompter: &Prompter, body: &Object, has_tools: bool) -> Result<Templat
         in_kwargs.filter(|it| it.as_str() != Some("auto") && !prompter.settings.chat_template_is_servers);
     match own.or(in_kwargs) {
         None => prompter.templates.choose(has_tools),
+        Some(Json::String(text)) if LONGEST_OWN < text.len() => {
+            Err(PromptError::Template("the request's own is longer than 32 KiB".to_owned()))
+        }
         Some(Json::String(text)) => Ok(prompter.templates.described(text)),
         Some(_) => Err(field("chat_template", "want a string")),
     }

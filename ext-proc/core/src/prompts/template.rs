@@ -13,8 +13,8 @@ use super::{
     build::{HALF_PAIR, field, object, text},
     messages::Form,
     python::{
-        compare, filters, globals, items, methods, objects, operators, print, sequences, texts, time, tojson,
-        value,
+        compare, filters, globals, items, kept, methods, objects, operators, print, sequences, texts, time,
+        tojson, value,
     },
     rewrite, source,
 };
@@ -258,6 +258,8 @@ fn add_operators(env: &mut Environment<'_>) {
     env.add_filter(names::SLICE, items::slice);
     env.add_filter(names::LOOP, items::looped);
     env.add_filter(names::GIVEN, items::given);
+    env.add_filter(names::KEPT, kept::kept);
+    env.add_filter(names::KEY, kept::key);
     env.add_filter(
         names::EQ,
         |state: &mut State<'_, '_>, left: &Value, right: &Value| -> Result<bool, Error> {

@@ -7,10 +7,12 @@ use minijinja::{
 
 use super::{
     args::{Args, int_or, is_given},
+    kept,
     methods::is_space,
     objects::{Generator, Type, type_of},
     print,
 };
+use crate::prompts::template::LONGEST_TEXT;
 
 /// `string`: what Python's `str` gives.
 pub(crate) fn string(value: &Value) -> Result<Value, Error> {
@@ -34,29 +36,34 @@ pub(crate) fn join(items: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<S
             None if is_given(&attribute) => print::write_str(&mut out, &item.get_item(&attribute)?)?,
             None => print::write_str(&mut out, &item)?,
         }
+        if LONGEST_TEXT < out.len() {
+            return Err(Error::new(ErrorKind::InvalidOperation, "a text too long for any model"));
+        }
     }
     Ok(out)
 }
 
 /// `sort`, by place too.
 pub(crate) fn sort(
-    state: &State<'_, '_>,
+    state: &mut State<'_, '_>,
     items: Value,
     args: Rest<Value>,
     kwargs: Kwargs,
 ) -> Result<Value, Error> {
     let kwargs = Args::new(args, kwargs).named(["reverse", "case_sensitive", "attribute"])?;
+    kept::look_through(state, &items)?;
     minijinja::filters::sort(state, items, kwargs)
 }
 
 /// `unique`, by place too.
 pub(crate) fn unique(
-    state: &State<'_, '_>,
+    state: &mut State<'_, '_>,
     items: Value,
     args: Rest<Value>,
     kwargs: Kwargs,
 ) -> Result<Value, Error> {
     let kwargs = Args::new(args, kwargs).named(["case_sensitive", "attribute"])?;
+    kept::look_through(state, &items)?;
     Ok(Generator::of(minijinja::filters::unique(state, items, kwargs)?.try_iter()?.collect()))
 }
 

@@ -7,6 +7,7 @@ pub(super) mod dumps;
 pub(super) mod filters;
 pub(super) mod globals;
 pub(super) mod items;
+pub(super) mod kept;
 mod letters;
 pub(super) mod methods;
 mod numbers;

@@ -300,8 +300,12 @@ impl<'p, 't> Parser<'p, 't> {
                 "[" => Ok(format!("[{}]", self.items("]", Self::expression)?)),
                 "{" => {
                     let entry = |parser: &mut Self| {
-                        let key = parser.expression()?;
+                        let is_text = parser.kind() == Some(Kind::Text);
+                        let mut key = parser.expression()?;
                         parser.expect(":")?;
+                        if !is_text {
+                            key = format!("({key})|{}", names::KEY);
+                        }
                         Ok(format!("{key}: {}", parser.expression()?))
                     };
                     Ok(format!("{{{}}}", self.items("}", entry)?))

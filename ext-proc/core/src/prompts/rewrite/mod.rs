@@ -33,6 +33,8 @@ pub(super) mod names {
     pub(in crate::prompts) const SLICE: &str = "_slice";
     pub(in crate::prompts) const LOOP: &str = "_loop";
     pub(in crate::prompts) const GIVEN: &str = "_given";
+    pub(in crate::prompts) const KEPT: &str = "_kept";
+    pub(in crate::prompts) const KEY: &str = "_key";
     pub(in crate::prompts) const EQ: &str = "_eq";
     pub(in crate::prompts) const LT: &str = "_lt";
     pub(in crate::prompts) const LE: &str = "_le";
@@ -116,7 +118,7 @@ mod tests {
             ),
             ("{% macro m(a, b='x') %}{% call(c) m(1) %}", "{% macro m(a, b = \"x\") %}{% call(c) m(1) %}"),
             ("{% raw %}{{ a ~ b }}{% endraw %}{{ '}}' }}", "{% raw %}{{ a ~ b }}{% endraw %}{{ \"}}\" }}"),
-            ("{# a ~ b #}{{ {'a': {}, b: (1,)} }}", "{# a ~ b #}{{ {\"a\": {}, b: ((1,))} }}"),
+            ("{# a ~ b #}{{ {'a': {}, b: (1,)} }}", "{# a ~ b #}{{ {\"a\": {}, (b)|_key: ((1,))} }}"),
         ] {
             assert_eq!(rewritten(template).as_deref(), Ok(want));
         }

@@ -63,7 +63,12 @@ fn looped(parser: &mut Parser<'_, '_>) -> Result<String, String> {
 fn assigned(parser: &mut Parser<'_, '_>) -> Result<String, String> {
     let target = target(parser, &["=", "|"])?;
     if parser.skip("=") {
-        return Ok(format!("set {target} = {}", parser.tuple()?));
+        let value = parser.tuple()?;
+        // What a namespace keeps grows from round to round of a loop.
+        return Ok(match target.contains('.') {
+            true => format!("set {target} = ({value})|{}", names::KEPT),
+            false => format!("set {target} = {value}"),
+        });
     }
     parser.filters(format!("set {target}"))
 }

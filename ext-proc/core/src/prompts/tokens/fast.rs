@@ -91,7 +91,7 @@ fn tokens(file: &Value, composes: bool) -> bool {
         let Some(content) = token["content"].as_str().filter(|it| !it.is_empty()) else { return false };
         vocabulary.get(content).is_none_or(|id| *id == token["id"])
     };
-    if !tokens.iter().all(is_plain) {
+    if !tokens.iter().all(is_plain) || !are_numbered_on(tokens, vocabulary) {
         return false;
     }
     // Those of normalised text are sought after the others, and `fastokens` seeks all at once where nothing is
@@ -104,6 +104,21 @@ fn tokens(file: &Value, composes: bool) -> bool {
         tokens.filter_map(|it| it["content"].as_str())
     };
     composes || !contents(true).any(|one| contents(false).any(|other| minds || overlap(one, other)))
+}
+
+/// Whether the tokens that the vocabulary lacks have the ids that the engine gives them, which looks at no number of the
+/// file: one after the other, from the vocabulary's size on.
+fn are_numbered_on(tokens: &[Value], vocabulary: &Value) -> bool {
+    let size = vocabulary.as_object().map_or(0, serde_json::Map::len) as u64;
+    let mut ids: Vec<_> = tokens.iter().map(|token| (token["id"].as_u64(), token)).collect();
+    ids.sort_by_key(|(id, _)| *id);
+    let mut last: Option<u64> = None;
+    ids.into_iter().all(|(id, token)| {
+        let is_known = token["content"].as_str().is_some_and(|content| vocabulary.get(content).is_some());
+        let next = last.filter(|last| size <= *last).map_or(size, |last| last + 1);
+        last = last.max(id);
+        is_known || id == Some(next)
+    })
 }
 
 /// Whether two texts can stand in one place or share a part of it.
@@ -178,7 +193,8 @@ mod tests {
             ((json!("Unigram"), "/model/type"), false),
             ((json!(0.1), "/model/dropout"), false),
             ((json!({"a": 0}), "/model/vocab"), false),
-            (own(&[token("<a>", 400, false), token("a>b", 401, true)]), true),
+            (own(&[token("<a>", 291, false), token("a>b", 292, true)]), true),
+            (own(&[token("<a>", 291, false), token("<b>", 293, false)]), false),
             (own(&[token("!", 0, false)]), true),
             (own(&[token("!", 400, false)]), false),
         ] {
@@ -188,7 +204,7 @@ mod tests {
         }
         let mut file = file();
         file["normalizer"] = Value::Null;
-        file["added_tokens"] = json!([token("<a>", 400, false), token("a>b", 401, true)]);
+        file["added_tokens"] = json!([token("<a>", 291, false), token("a>b", 292, true)]);
         assert!(!is_exact(&file), "they overlap, and nothing is normalised between them");
         file["added_tokens"] = json!([token("<a>", 400, false), token("bb", 401, true)]);
         assert!(is_exact(&file));
