@@ -16,8 +16,8 @@ use kvpick_proto::{
     words::{Adapter, Completeness, Description, Events},
 };
 use rig::{
-    BLOCK, connect, copy, describe, description, gained, keys, ms, name, pick, port, prompt, report, spec,
-    start, world,
+    BLOCK, ask, connect, copy, describe, description, gained, keys, ms, name, pick, port, prompt, report,
+    spec, start, world,
 };
 
 fn two(now: std::time::Instant) -> (World, kvpick_core::feed::StreamId) {
@@ -288,15 +288,8 @@ fn a_request_that_skips_the_cache_has_no_hit() {
     let plan = world.plan(Some("m"));
     let prompts = [tokens.into()];
     let chains = chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask {
-        model: Some("m"),
-        prompts: Ok(&prompts),
-        reads_cache: false,
-        honours_rank: true,
-        made: None,
-        distrusted: false,
-    };
-    assert_eq!(world.pick(&plan, &ask, &chains, now).0.predicted_tokens, 0);
+    let asked = Ask { reads_cache: false, ..ask("m", &prompts) };
+    assert_eq!(world.pick(&plan, &asked, &chains, now).0.predicted_tokens, 0);
 }
 
 #[test]
@@ -310,15 +303,8 @@ fn hits_of_several_prompts_add_up() {
     let plan = world.plan(Some("m"));
     let prompts = prompts.map(Prompt::from);
     let chains = chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask {
-        model: Some("m"),
-        prompts: Ok(&prompts),
-        reads_cache: true,
-        honours_rank: true,
-        made: None,
-        distrusted: false,
-    };
-    let (pick, _) = world.pick(&plan, &ask, &chains, now);
+    let asked = ask("m", &prompts);
+    let (pick, _) = world.pick(&plan, &asked, &chains, now);
     assert_eq!((port(&world, &pick), pick.predicted_tokens), (1, 12 * BLOCK as u64));
 }
 
@@ -332,15 +318,8 @@ fn a_prompt_that_ends_before_a_medium_is_looked_up_as_far_as_it_goes() {
     let plan = world.plan(Some("m"));
     let prompts = [Prompt { is_cut: true, ..tokens.into() }];
     let chains = chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask {
-        model: Some("m"),
-        prompts: Ok(&prompts),
-        reads_cache: true,
-        honours_rank: true,
-        made: None,
-        distrusted: false,
-    };
-    let (pick, _) = world.pick(&plan, &ask, &chains, now);
+    let asked = ask("m", &prompts);
+    let (pick, _) = world.pick(&plan, &asked, &chains, now);
     assert_eq!((pick.tier, pick.reason), (Tier::Precise, Reason::MEDIA_PREFIX));
     // More follows, so that all of its blocks may be found.
     assert_eq!((port(&world, &pick), pick.predicted_tokens), (2, 4 * BLOCK as u64));
@@ -367,18 +346,11 @@ fn salts_and_adapters_keep_blocks_apart() {
         let plan = world.plan(Some(model));
         let prompts = [tokens.clone().into()];
         let chains = chain(plan.namings.clone(), &prompts, salt);
-        let ask = Ask {
-            model: Some(model),
-            prompts: Ok(&prompts),
-            reads_cache: true,
-            honours_rank: true,
-            made: None,
-            distrusted: false,
-        };
+        let asked = ask(model, &prompts);
         kvpick_core::pick::pick(
             &world.replicas,
             &plan.candidates,
-            &ask,
+            &asked,
             &chains,
             &kvpick_core::score::Weights::default(),
             1,
@@ -414,14 +386,7 @@ fn at_most_four_namings_are_tried() {
     }
     let want = [(Tier::Precise, Reason::OK), (Tier::Approximate, Reason::TOO_MANY_DOMAINS)];
     assert_eq!(reasons.into_iter().collect::<Vec<_>>(), want);
-    let ask = Ask {
-        model: Some("m"),
-        prompts: Ok(&[]),
-        reads_cache: true,
-        honours_rank: true,
-        made: None,
-        distrusted: false,
-    };
-    let none = world.pick(&plan, &ask, &Chains::new(), now).0;
+    let asked = ask("m", &[]);
+    let none = world.pick(&plan, &asked, &Chains::new(), now).0;
     assert_eq!((none.tier, none.reason), (Tier::Approximate, Reason::TOO_MANY_DOMAINS));
 }

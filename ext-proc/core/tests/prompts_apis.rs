@@ -4,32 +4,9 @@ mod prompts_letters;
 
 use kvpick_core::{
     prompts::{Prompter, Settings},
-    request::{Api, Request},
+    request::Api,
 };
-use prompts_letters::{letters, letters_and};
-
-/// Prints every message and the tools.
-const DUMP: &str = "{% for m in messages %}{{ m|tojson }}\n{% endfor %}\
-                    tools={{ tools|default(none)|tojson }} effort={{ reasoning_effort|default('-') }} \
-                    {{ 'answer' if add_generation_prompt }}";
-
-#[track_caller]
-fn texts(prompter: &Prompter, api: Api, body: &str) -> Vec<String> {
-    let request = Request::parse(api, body.as_bytes()).expect("a request");
-    let prompts = prompter.token_ids(&request).unwrap_or_else(|error| panic!("{error}: {body}"));
-    prompts.iter().map(|ids| prompter.decode(ids)).collect()
-}
-
-#[track_caller]
-fn shown(template: &str, api: Api, body: &str, want: &[&str]) {
-    let prompter = letters(template, Settings::default());
-    assert_eq!(texts(&prompter, api, body), [want.join("\n")], "{body}");
-}
-
-fn label(api: Api, body: &str) -> &'static str {
-    let request = Request::parse(api, body.as_bytes()).expect("a request");
-    letters(DUMP, Settings::default()).token_ids(&request).expect_err("no prompt").label()
-}
+use prompts_letters::{DUMP, label, letters, letters_and, shown, texts};
 
 #[test]
 fn a_turn_of_messages_becomes_several() {

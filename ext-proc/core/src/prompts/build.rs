@@ -1,7 +1,10 @@
 //! Pieces of JSON, taken apart and put together.
 
 use super::PromptError;
-use crate::request::json::{Json, Object};
+use crate::request::{
+    Api, Request,
+    json::{Json, Object},
+};
 
 /// What is wrong with a value that is not text throughout.
 pub(super) const HALF_PAIR: &str = "has half a surrogate pair in it";
@@ -39,6 +42,15 @@ pub(super) fn list<'a>(object: &'a Object, name: &str) -> Result<Option<&'a [Jso
         None => Ok(None),
         Some(Json::Array(items)) => Ok(Some(items)),
         Some(_) => Err(field(name, "want an array")),
+    }
+}
+
+/// Where a request of that API carries media.
+pub(super) fn media_field(request: &Request) -> &'static str {
+    match request.api {
+        Api::ChatCompletions | Api::Messages => "messages",
+        Api::Completions => "prompt_embeds",
+        Api::Responses | Api::Embeddings | Api::Pooling => "input",
     }
 }
 

@@ -10,7 +10,6 @@ mod chat;
 mod classes;
 mod error;
 mod family;
-mod fields;
 mod files;
 mod harmony;
 mod media;
@@ -39,9 +38,8 @@ use crate::{
         json::{Json, Object},
     },
 };
-use build::{field, flag, ids, object, ready_ids, text};
+use build::{field, flag, ids, media_field, object, ready_ids, text};
 use family::{Family, Mode};
-use fields::media_field;
 use harmony::Harmony;
 use messages::Media;
 use render::Sheet;

@@ -1,7 +1,10 @@
 //! A tokenizer of letters, so that prompts can be read.
 #![allow(dead_code, reason = "not each test has use for all of it")]
 
-use kvpick_core::prompts::{LoadError, ModelFiles, Prompter, Settings};
+use kvpick_core::{
+    prompts::{LoadError, ModelFiles, Prompter, Settings},
+    request::{Api, Request},
+};
 
 /// A prompter with a token for each byte and nothing else, so that the text of its ids is what was encoded.
 pub(crate) fn letters(chat_template: &str, settings: Settings) -> Prompter {
@@ -71,4 +74,31 @@ fn tokenizer(special: &[&str]) -> String {
         },
     });
     tokenizer.to_string()
+}
+
+/// Prints every message and the tools.
+pub(crate) const DUMP: &str = "{% for m in messages %}{{ m|tojson }}\n{% endfor %}\
+                    tools={{ tools|default(none)|tojson }} effort={{ reasoning_effort|default('-') }} \
+                    {{ 'answer' if add_generation_prompt }}";
+
+/// The texts of a body's prompts.
+#[track_caller]
+pub(crate) fn texts(prompter: &Prompter, api: Api, body: &str) -> Vec<String> {
+    let request = Request::parse(api, body.as_bytes()).expect("a request");
+    let prompts = prompter.token_ids(&request).unwrap_or_else(|error| panic!("{error}: {body}"));
+    prompts.iter().map(|ids| prompter.decode(ids)).collect()
+}
+
+/// Holds the one prompt of a body to lines of text.
+#[track_caller]
+pub(crate) fn shown(template: &str, api: Api, body: &str, want: &[&str]) {
+    let prompter = letters(template, Settings::default());
+    assert_eq!(texts(&prompter, api, body), [want.join("\n")], "{body}");
+}
+
+/// Why a body has no prompt.
+#[track_caller]
+pub(crate) fn label(api: Api, body: &str) -> &'static str {
+    let request = Request::parse(api, body.as_bytes()).expect("a request");
+    letters(DUMP, Settings::default()).token_ids(&request).expect_err("no prompt").label()
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use kvpick_core::{
     feed::StreamId,
     pick::{self, Ask, Pick},
+    prompts::Prompt,
     replicas::{Memory, Replica, ReplicaSpec, canonical_domain},
     score::Weights,
     world::{Ticket, World},
@@ -122,20 +123,25 @@ pub fn keys(tokens: &[u32]) -> Vec<BlockKey> {
     kvpick_proto::naming::Hasher::new(&domain).chain(domain.block_size, tokens, |_| Vec::new())
 }
 
+/// What a request with these prompts asks for.
+pub fn ask<'a>(model: &'a str, prompts: &'a [Prompt]) -> Ask<'a> {
+    Ask {
+        model: Some(model),
+        prompts: Ok(prompts),
+        reads_cache: true,
+        honours_rank: true,
+        made: None,
+        distrusted: false,
+    }
+}
+
 /// A pick for one prompt, through all its steps.
 pub fn pick(world: &mut World, model: &str, tokens: &[u32], now: Instant) -> (Pick, Option<Ticket>) {
     let plan = world.plan(Some(model));
     let prompts = [tokens.to_vec().into()];
     let chains = pick::chain(plan.namings.clone(), &prompts, None);
-    let ask = Ask {
-        model: Some(model),
-        prompts: Ok(&prompts),
-        reads_cache: true,
-        honours_rank: true,
-        made: None,
-        distrusted: false,
-    };
-    world.pick(&plan, &ask, &chains, now)
+    let asked = ask(model, &prompts);
+    world.pick(&plan, &asked, &chains, now)
 }
 
 /// The port that a pick came to.
