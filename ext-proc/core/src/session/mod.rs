@@ -9,10 +9,12 @@
 //!
 //! Whatever comes, in whatever order, is answered such that the request goes on.
 
+mod answer;
+mod request;
+
 use crate::{
     outcome::Reason,
-    reply::{CHUNK, Decision, Destination, Reply, Way},
-    request::{Api, json},
+    reply::{CHUNK, Decision, Reply},
 };
 
 /// Envoy's `BodySendMode`.
@@ -209,22 +211,8 @@ impl Session {
             Input::RequestBody { bytes, end } => self.on_body(bytes, end),
             Input::RequestTrailers => self.on_trailers(),
             Input::Decided(decision) => self.on_decided(&decision),
-            Input::ResponseHeaders(served) => {
-                let evidence = self.evidence.clone();
-                self.sought = (self.path == Api::Responses.path() && served.is_success()).then(Vec::new);
-                vec![Action::Observe(served), Action::Reply(Reply::ResponseHeaders(evidence))]
-            }
-            Input::ResponseBody { bytes, end } => {
-                // Before the bytes go on: a client that has the id may use it at once.
-                let mut actions: Vec<_> = self.seek_id(&bytes).map(Action::Named).into_iter().collect();
-                actions.extend(match self.response_mode {
-                    BodyMode::FullDuplexStreamed => {
-                        pieces(bytes, end, |bytes, end| Reply::ResponseBodyPiece { bytes, end })
-                    }
-                    _ => vec![Action::Reply(Reply::ResponseBody)],
-                });
-                actions
-            }
+            Input::ResponseHeaders(served) => self.on_answer_headers(served),
+            Input::ResponseBody { bytes, end } => self.on_answer_body(bytes, end),
             Input::ResponseTrailers => vec![Action::Reply(Reply::ResponseTrailers)],
         }
     }
@@ -239,151 +227,6 @@ impl Session {
     #[must_use]
     pub const fn carries_response_body(&self) -> bool {
         !matches!(self.response_mode, BodyMode::None)
-    }
-
-    /// The response's id, once it is there. Nothing is held back for it.
-    fn seek_id(&mut self, bytes: &[u8]) -> Option<String> {
-        let sought = self.sought.as_mut()?;
-        sought.extend_from_slice(&bytes[..bytes.len().min(MOST_SOUGHT - sought.len())]);
-        let id = json::first_text(sought, "id");
-        if id.is_some() || MOST_SOUGHT <= sought.len() {
-            self.sought = None;
-        }
-        id
-    }
-
-    fn on_headers(&mut self, end: bool) -> Vec<Action> {
-        if end {
-            // A request without a body is none of those that a cache speeds up.
-            self.state = State::Deciding(Phase::Headers);
-            return vec![self.question(Vec::new(), Some(Reason::NO_BODY))];
-        }
-        match self.request_mode {
-            BodyMode::Buffered | BodyMode::BufferedPartial => {
-                self.state = State::Body;
-                vec![Action::Reply(Reply::RequestHeaders(None))]
-            }
-            BodyMode::FullDuplexStreamed => {
-                self.state = State::Body;
-                Vec::new()
-            }
-            BodyMode::None | BodyMode::Streamed => {
-                self.state = State::Deciding(Phase::Headers);
-                vec![self.question(Vec::new(), Some(Reason::BODY_NOT_SENT))]
-            }
-        }
-    }
-
-    fn on_body(&mut self, bytes: Vec<u8>, end: bool) -> Vec<Action> {
-        match (self.state, self.request_mode) {
-            (State::Body, BodyMode::FullDuplexStreamed) => {
-                if self.kept.is_empty() {
-                    self.kept = bytes;
-                } else {
-                    self.kept.extend_from_slice(&bytes);
-                }
-                if !end && self.kept.len() <= self.settings.most_body {
-                    return Vec::new();
-                }
-                self.state = State::Deciding(Phase::Both { ended: end });
-                vec![self.question_about_kept()]
-            }
-            (State::Body, _) => {
-                self.state = State::Deciding(Phase::Body);
-                // A whole body that trailers follow is not marked as the end.
-                let lack = if !end && self.request_mode == BodyMode::BufferedPartial {
-                    Some(Reason::BODY_CUT)
-                } else if self.settings.most_body < bytes.len() {
-                    Some(Reason::BODY_TOO_LARGE)
-                } else {
-                    None
-                };
-                vec![self.question(bytes, lack)]
-            }
-            (State::Done | State::Deciding(Phase::Both { ended: true }), BodyMode::FullDuplexStreamed) => {
-                // The body has ended; Envoy has been seen to send its last piece twice.
-                Vec::new()
-            }
-            (State::Deciding(Phase::Both { .. }), _) => {
-                // What comes in while the shell thinks about a body that is too large to look at.
-                self.kept.extend_from_slice(&bytes);
-                self.state = State::Deciding(Phase::Both { ended: end });
-                Vec::new()
-            }
-            (_, BodyMode::FullDuplexStreamed) => {
-                if end {
-                    self.state = State::Done;
-                }
-                pieces(bytes, end, |bytes, end| Reply::RequestBodyPiece { bytes, end })
-            }
-            _ => vec![Action::Reply(Reply::RequestBody(None))],
-        }
-    }
-
-    fn on_trailers(&mut self) -> Vec<Action> {
-        match (self.state, self.request_mode) {
-            (State::Body, BodyMode::FullDuplexStreamed) => {
-                self.trailers = true;
-                self.state = State::Deciding(Phase::Both { ended: true });
-                vec![self.question_about_kept()]
-            }
-            (State::Deciding(Phase::Both { .. }), _) => {
-                self.trailers = true;
-                self.state = State::Deciding(Phase::Both { ended: true });
-                Vec::new()
-            }
-            _ => {
-                self.state = if self.state == State::Passing { State::Done } else { self.state };
-                vec![Action::Reply(Reply::RequestTrailers)]
-            }
-        }
-    }
-
-    fn on_decided(&mut self, decision: &Decision) -> Vec<Action> {
-        let State::Deciding(phase) = self.state else { return Vec::new() };
-        let destination = Destination::new(&decision.names, self.settings.destinations);
-        let way = Some(Way { destination, rank: decision.rank });
-        self.evidence = self.settings.evidence_header.then(|| decision.evidence());
-        match phase {
-            Phase::Headers => {
-                self.state = State::Done;
-                vec![Action::Reply(Reply::RequestHeaders(way))]
-            }
-            Phase::Body => {
-                self.state = State::Done;
-                vec![Action::Reply(Reply::RequestBody(way))]
-            }
-            Phase::Both { ended } => {
-                let kept = std::mem::take(&mut self.kept);
-                let mut actions = vec![Action::Reply(Reply::RequestHeaders(way))];
-                let marked = ended && !self.trailers;
-                if !kept.is_empty() || marked {
-                    actions.extend(pieces(kept, marked, |bytes, end| Reply::RequestBodyPiece { bytes, end }));
-                }
-                if self.trailers {
-                    actions.push(Action::Reply(Reply::RequestTrailers));
-                }
-                self.state = if ended { State::Done } else { State::Passing };
-                actions
-            }
-        }
-    }
-
-    fn question(&mut self, body: Vec<u8>, lack: Option<Reason>) -> Action {
-        let envoy_has_a_clock = self.request_mode != BodyMode::FullDuplexStreamed;
-        let (path, session) = (self.path.clone(), self.session.take());
-        Action::Decide(Question { path, session, body, lack, envoy_has_a_clock })
-    }
-
-    /// The body is wanted twice: to think about, and to send back.
-    fn question_about_kept(&mut self) -> Action {
-        if self.settings.most_body < self.kept.len() {
-            let beginning = self.kept[..self.kept.len().min(BEGINNING)].to_vec();
-            self.question(beginning, Some(Reason::BODY_TOO_LARGE))
-        } else {
-            let body = self.kept.clone();
-            self.question(body, None)
-        }
     }
 }
 
