@@ -101,8 +101,8 @@ impl App {
             let task = scrape::run(Arc::clone(&shared), handle, config, client, discovery, ends);
             tasks.spawn("scrape", task);
         }
-        let servers =
-            publish::run(Arc::clone(&shared), config.node.clone(), config.servers.clone(), tasks.clone());
+        let speaker = publish::Speaker::new(Arc::clone(&shared), config.node.clone(), config.tls.clone());
+        let servers = publish::run(speaker, config.servers.clone(), tasks.clone());
         tasks.spawn("servers", servers);
 
         if let Some(folder) = config.state.clone() {

@@ -2,6 +2,7 @@
 //! once.
 
 pub(crate) mod endpoints;
+mod tls;
 mod words;
 
 use std::{
@@ -15,6 +16,7 @@ use kvpick_proto::words::{ReplicaName, Tier};
 use kvpick_service::logs::LogConfig;
 use serde::{Deserialize, Serialize};
 
+pub use tls::TlsEntry;
 pub use words::{CopiesWord, Switch, TierWeights};
 
 /// The whole file, as it is written.
@@ -26,6 +28,9 @@ pub struct File {
     /// `host:port` of each server's feed. Names are resolved again and again, and every address gets a stream; of several
     /// addresses of one server, one.
     pub servers: Vec<String>,
+    /// TLS towards servers, where they have `feed_tls`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<TlsEntry>,
     /// Health, readiness, metrics and status over HTTP, for operators. Port 0 lets the system choose.
     #[serde(default = "default_admin")]
     pub admin: String,
@@ -98,6 +103,8 @@ pub struct Config {
     pub node: String,
     /// See [`File::servers`].
     pub servers: Vec<String>,
+    /// See [`File::tls`].
+    pub tls: Option<TlsEntry>,
     /// See [`File::admin`].
     pub admin: SocketAddr,
     /// See [`File::state`].
@@ -208,6 +215,9 @@ impl File {
                 mistakes.add(&format!("servers[{index}]"), format!("`{server}` is not `host:port`"));
             }
         }
+        if let Some(tls) = &self.tls {
+            tls.check(&mut mistakes);
+        }
         let admin = self.admin.parse().ok();
         if admin.is_none() {
             mistakes.add("admin", format!("`{}` is not `ip:port`, such as 127.0.0.1:9005", self.admin));
@@ -246,6 +256,7 @@ impl File {
             Some(admin) if mistakes.0.is_empty() => Ok(Config {
                 node: self.node.clone(),
                 servers: self.servers.clone(),
+                tls: self.tls.clone(),
                 admin,
                 state: self.state.clone().map(PathBuf::from),
                 engines,

@@ -28,6 +28,7 @@ mod shared;
 mod state;
 mod status;
 mod tasks;
+mod tls;
 
 #[doc(hidden)]
 pub mod bench;

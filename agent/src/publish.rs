@@ -1,7 +1,7 @@
 //! One task per server address: a stream to it, for as long as its name stands for that address.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{
         Arc,
@@ -24,10 +24,12 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming, transport::Endpoint};
 
 use crate::{
+    config::{TlsEntry, host_and_port},
     names::{self, Found},
     pauses::{self, Pauses},
     shared::{Link, Server, Shared, now, unix},
     tasks::Tasks,
+    tls,
 };
 
 /// An address that led to a server which has a stream already is tried again so often.
@@ -40,16 +42,17 @@ const IN_HAND: usize = 2;
 
 /// What every stream needs.
 #[derive(Debug)]
-struct Speaker {
+pub(crate) struct Speaker {
     shared: Arc<Shared>,
     node: String,
+    tls: Option<TlsEntry>,
     /// Of the last stream. Larger on every new one, also after a restart of the agent.
     epoch: AtomicU64,
 }
 
 /// Keeps a stream to every address of every server, until the drain starts.
-pub(crate) async fn run(shared: Arc<Shared>, node: String, servers: Vec<String>, tasks: Tasks) {
-    let speaker = Arc::new(Speaker { shared, node, epoch: AtomicU64::new(0) });
+pub(crate) async fn run(speaker: Speaker, servers: Vec<String>, tasks: Tasks) {
+    let speaker = Arc::new(speaker);
     let (sender, mut found) = watch::channel(Found::new());
     tokio::select! {
         () = tasks.drain().started() => (),
@@ -62,24 +65,36 @@ pub(crate) async fn run(shared: Arc<Shared>, node: String, servers: Vec<String>,
 async fn follow(speaker: &Arc<Speaker>, found: &mut watch::Receiver<Found>, tasks: &Tasks) {
     let mut streams: BTreeMap<SocketAddr, watch::Sender<bool>> = BTreeMap::new();
     while found.changed().await.is_ok() {
-        let wanted: BTreeSet<_> = found.borrow_and_update().values().flatten().copied().collect();
+        let wanted = hosts(&found.borrow_and_update());
         streams.retain(|address, is_wanted| {
-            is_wanted.send_replace(wanted.contains(address));
+            is_wanted.send_replace(wanted.contains_key(address));
             !is_wanted.is_closed()
         });
-        for address in wanted {
+        for (address, host) in wanted {
             streams.entry(address).or_insert_with(|| {
                 let (sender, is_wanted) = watch::channel(true);
                 let drain = tasks.drain().clone();
-                tasks.spawn_ending("stream", keep(Arc::clone(speaker), address, is_wanted, drain));
+                tasks.spawn_ending("stream", keep(Arc::clone(speaker), address, host, is_wanted, drain));
                 sender
             });
         }
     }
 }
 
+/// The addresses to which streams are wanted, each with the host by which it was found.
+fn hosts(found: &Found) -> BTreeMap<SocketAddr, String> {
+    let host = |name: &str| host_and_port(name).map_or(name, |(host, _)| host).to_owned();
+    found.iter().flat_map(|(name, addresses)| addresses.iter().map(move |it| (*it, host(name)))).collect()
+}
+
 /// Keeps a stream to one address. Once the address is not wanted any more, the stream lives as long as it lives.
-async fn keep(speaker: Arc<Speaker>, address: SocketAddr, is_wanted: watch::Receiver<bool>, drain: Drain) {
+async fn keep(
+    speaker: Arc<Speaker>,
+    address: SocketAddr,
+    host: String,
+    is_wanted: watch::Receiver<bool>,
+    drain: Drain,
+) {
     let mut pauses = Pauses::default();
     // The server that welcomed this stream and then put it off.
     let mut put_off_by: Option<String> = None;
@@ -105,7 +120,7 @@ async fn keep(speaker: Arc<Speaker>, address: SocketAddr, is_wanted: watch::Rece
         }
         let ended = tokio::select! {
             () = drain.started() => break,
-            it = speaker.stream(address, epoch, &drain) => it,
+            it = speaker.stream(address, &host, epoch, &drain) => it,
         };
         let Err(ended) = ended else { break };
         let lasted = ended.welcomed.as_ref().map(|(_, lasted)| *lasted);
@@ -162,10 +177,23 @@ impl Drop for Open<'_> {
 }
 
 impl Speaker {
+    /// Who speaks for that node.
+    pub(crate) const fn new(shared: Arc<Shared>, node: String, tls: Option<TlsEntry>) -> Self {
+        Self { shared, node, tls, epoch: AtomicU64::new(0) }
+    }
+
+    /// Where a connection goes.
+    async fn endpoint(&self, address: SocketAddr, host: &str) -> Result<Endpoint, String> {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        let bare = Endpoint::from_shared(format!("{scheme}://{address}")).map_err(|it| it.to_string())?;
+        let Some(tls) = &self.tls else { return Ok(bare) };
+        bare.tls_config(tls::client(tls, host).await?).map_err(|error| cause(&error))
+    }
+
     /// Connects, and talks until something ends it; `Ok` is the drain.
-    async fn stream(&self, address: SocketAddr, epoch: u64, drain: &Drain) -> Result<(), Ended> {
-        let channel = Endpoint::from_shared(format!("http://{address}"))
-            .map_err(|error| error.to_string())?
+    async fn stream(&self, address: SocketAddr, host: &str, epoch: u64, drain: &Drain) -> Result<(), Ended> {
+        let endpoint = self.endpoint(address, host).await?;
+        let channel = endpoint
             .tcp_nodelay(true)
             .connect_timeout(CONNECT_TIMEOUT)
             .http2_keep_alive_interval(Duration::from_secs(5))

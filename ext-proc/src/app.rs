@@ -2,8 +2,9 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -22,18 +23,17 @@ use kvpick_service::{
 use prometheus::Registry;
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
-use tonic::{
-    service::Routes,
-    transport::{Server, server::TcpIncoming},
-};
+use tonic::{service::Routes, transport::Server};
 use tonic_health::{ServingStatus, server::HealthReporter};
 
 use crate::{
-    config::{Config, ModelConfig},
+    config::{Config, ModelConfig, Origin, TlsConfig},
     decide::Decider,
     ext_proc::Picker,
     feeds::Feeds,
+    listen::{Bound, Io, Listen, Tls},
     memo::Memos,
     metrics::Metrics,
     parity, probe,
@@ -88,13 +88,13 @@ impl App {
         Self::start_from(config, None, logs).await
     }
 
-    /// As [`Self::start`], with the file that the configuration was read from: it is read again at a reload.
+    /// As [`Self::start`], with the place that the configuration was read from: it is read again at a reload.
     ///
     /// # Errors
     /// A socket that can't be bound.
     pub async fn start_from(
         config: Config,
-        file: Option<PathBuf>,
+        origin: Option<Origin>,
         logs: Option<Logs>,
     ) -> anyhow::Result<Self> {
         let registry = Registry::new();
@@ -112,18 +112,33 @@ impl App {
         world.parity = Parity::new(config.models.iter().map(|it| (it.name.clone(), it.aliases.clone())));
         let shared = Shared::new(world, metrics);
 
-        let picker_socket = bind("listen", config.listen).await?;
-        let feed_socket = bind("feed", config.feed).await?;
-        let admin_socket = bind("admin", config.admin).await?;
-        let addresses = BTreeMap::from([
-            ("ext_proc".to_owned(), picker_socket.local_addr()?),
-            ("feed".to_owned(), feed_socket.local_addr()?),
-            ("admin".to_owned(), admin_socket.local_addr()?),
-        ]);
+        let start_tls = |field, config: &Option<TlsConfig>| {
+            let started = config.as_ref().map(|it| Tls::start(field, it, &drain)).transpose();
+            started.map_err(anyhow::Error::msg)
+        };
+        let (picker_tls, feed_tls) =
+            (start_tls("tls", &config.tls)?, start_tls("feed_tls", &config.feed_tls)?);
+        let picker_socket = Bound::bind("listen", &config.listen).await?;
+        let feed_socket = Bound::bind("feed", &Listen::Tcp(config.feed)).await?;
+        let health_socket = match config.health {
+            Some(address) => Some(Bound::bind("health", &Listen::Tcp(address)).await?),
+            None => None,
+        };
+        let admin_socket = TcpListener::bind(config.admin)
+            .await
+            .with_context(|| format!("admin: can't bind {}; is another program there?", config.admin))?;
+        let named = [
+            ("ext_proc", picker_socket.address()),
+            ("health", health_socket.as_ref().and_then(Bound::address)),
+            ("feed", feed_socket.address()),
+            ("admin", admin_socket.local_addr().ok()),
+        ];
+        let named = named.into_iter().filter_map(|(name, it)| Some((name.to_owned(), it?)));
+        let addresses: BTreeMap<_, _> = named.collect();
 
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
         let memos = Memos::new(config.memo, &registry).context("metrics")?;
-        let (reloader, reloads) = Reloader::new(config.clone(), file, shared.metrics.clone(), cores);
+        let (reloader, reloads) = Reloader::new(config.clone(), origin, shared.metrics.clone(), cores);
         let reloader = reloader.with_memos(memos);
         let (models, shown) = (reloader.models(), reloader.shown());
         let hold = |it: &ModelConfig| ready.hold(format!("model {}", it.name));
@@ -151,9 +166,17 @@ impl App {
         let feeds = FeedServer::new(Feeds::new(Arc::clone(&shared), drain.clone()))
             .max_decoding_message_size(MOST_FEED_MESSAGE);
 
+        if let Some(socket) = health_socket {
+            serve(
+                "health server",
+                socket.incoming(None, &drain),
+                Routes::new(health_service.clone()),
+                &drain,
+            );
+        }
         let routes = Routes::new(picker).add_service(health_service);
-        serve("ext_proc server", picker_socket, routes, &drain);
-        serve("feed server", feed_socket, Routes::new(feeds), &drain);
+        serve("ext_proc server", picker_socket.incoming(picker_tls, &drain), routes, &drain);
+        serve("feed server", feed_socket.incoming(feed_tls, &drain), Routes::new(feeds), &drain);
         let http = reqwest::Client::builder().no_proxy().build().context("HTTP client")?;
         drain.spawn("probes", probe::run(Arc::clone(&shared), http, drain.clone()));
         watch_copies(&shared, &ready, &drain);
@@ -222,21 +245,8 @@ fn lock(shown: &Mutex<Shown>) -> MutexGuard<'_, Shown> {
     shown.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-async fn bind(field: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{field}: can't bind {address}; is another program there?"))
-}
-
-/// The connections of a bound socket. `TCP_NODELAY` is set by the incoming stream itself: the server builder's switch
-/// has no effect on one that it is handed, and without it every exchange takes 40 ms.
-fn incoming(listener: TcpListener) -> TcpIncoming {
-    TcpIncoming::from(listener).with_nodelay(Some(true))
-}
-
-/// Serves gRPC on a bound socket.
-fn serve(name: &'static str, listener: TcpListener, routes: Routes, drain: &Drain) {
-    let incoming = incoming(listener);
+/// Serves gRPC on the connections of a socket.
+fn serve(name: &'static str, incoming: ReceiverStream<io::Result<Io>>, routes: Routes, drain: &Drain) {
     let stop = drain.clone();
     drain.spawn(name, async move {
         let server = Server::builder()
@@ -296,21 +306,4 @@ async fn report_health(health: HealthReporter, ready: Ready, leaving: Cancellati
     leaving.cancelled().await;
     all(ServingStatus::NotServing).await;
     health.set_service_status("liveness", ServingStatus::Serving).await;
-}
-
-#[cfg(test)]
-mod tests {
-    use tokio_stream::StreamExt as _;
-
-    use super::*;
-
-    #[tokio::test]
-    async fn accepted_connections_do_not_wait_for_full_packets() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut incoming = incoming(listener);
-        let _client = tokio::net::TcpStream::connect(address).await.unwrap();
-        let accepted = incoming.next().await.unwrap().unwrap();
-        assert!(accepted.nodelay().unwrap());
-    }
 }

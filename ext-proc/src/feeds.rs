@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::shared::Shared;
+use crate::{listen::Peer, shared::Shared};
 
 /// Messages to one agent that wait for it to read them.
 const OUTBOX: usize = 64;
@@ -49,7 +49,8 @@ impl Feed for Feeds {
         &self,
         request: Request<Streaming<pb::AgentMessage>>,
     ) -> Result<Response<Self::StreamStream>, Status> {
-        let peer = request.remote_addr().map_or_else(String::new, |it| it.to_string());
+        let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+        let peer = peer.address.map_or_else(String::new, |it| it.to_string());
         let (outbox, stream) = mpsc::channel(OUTBOX);
         let connection = Connection {
             id: self.shared.world().open_stream(Instant::now()),

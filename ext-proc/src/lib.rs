@@ -13,6 +13,8 @@ pub mod config;
 pub mod decide;
 pub mod ext_proc;
 pub mod feeds;
+pub mod flags;
+pub mod listen;
 pub mod memo;
 pub mod metrics;
 pub mod models;

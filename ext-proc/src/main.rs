@@ -10,7 +10,8 @@ use std::{
 use clap::{Parser, Subcommand};
 use kvpick::{
     app::App,
-    config::Config,
+    config::{Config, Origin},
+    flags::{self, Flags},
     models::Models,
     tokenize::{self, NamingArgs},
 };
@@ -38,6 +39,8 @@ enum Command {
         /// Writes the addresses that are listened on to this file, as JSON: for ports chosen by the system.
         #[arg(long)]
         addresses_file: Option<PathBuf>,
+        #[command(flatten)]
+        flags: Flags,
     },
     /// Checks a configuration and reports every mistake.
     CheckConfig {
@@ -76,14 +79,17 @@ const NAME: &str = "kvpick";
 const REFERENCE: &str = include_str!("../kvpick.example.yaml");
 
 fn main() -> ExitCode {
-    match Args::parse().command {
-        Command::Run { config: file, addresses_file } => match Config::load(&file) {
-            Ok(config) => command::run(NAME, &config.log.clone(), async |logs| {
-                let app = App::start_from(config, Some(file), Some(logs)).await?;
-                app.run(addresses_file.as_deref()).await
-            }),
-            Err(error) => command::answer(NAME, Err(error)),
-        },
+    match Args::parse_from(flags::with_command(std::env::args_os())).command {
+        Command::Run { config, addresses_file, flags } => {
+            let origin = Origin { file: config, flags };
+            match origin.load() {
+                Ok(config) => command::run(NAME, &config.log.clone(), async |logs| {
+                    let app = App::start_from(config, Some(origin), Some(logs)).await?;
+                    app.run(addresses_file.as_deref()).await
+                }),
+                Err(error) => command::answer(NAME, Err(error)),
+            }
+        }
         Command::CheckConfig { config } => command::answer(NAME, load(&config).map(|_| "ok\n".to_owned())),
         Command::ConfigReference => command::answer::<Infallible>(NAME, Ok(REFERENCE.to_owned())),
         Command::Tokenize { config, naming } => match Config::load(&config) {

@@ -82,7 +82,7 @@ struct Server {
 impl Server {
     async fn start(file: &Path) -> Self {
         let config = Config::load(file).unwrap();
-        Self { app: App::start_from(config, Some(file.to_owned()), None).await.unwrap() }
+        Self { app: App::start_from(config, Some(file.to_owned().into()), None).await.unwrap() }
     }
 
     fn url(&self, path: &str) -> String {

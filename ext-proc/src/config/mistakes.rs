@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{BudgetConfig, Config, replicas::MOST_RANKS};
+use crate::listen::Listen;
 
 impl Config {
     /// Every mistake that can be seen without starting, each with its field and its remedy; empty when there is none.
@@ -17,10 +18,10 @@ impl Config {
     #[must_use]
     pub fn mistakes_of_its_own(&self) -> Vec<String> {
         let mut found = Vec::new();
-        if !self.feed.ip().is_loopback() && !self.insecure_feed {
+        if !self.feed.ip().is_loopback() && !self.insecure_feed && self.feed_tls.is_none() {
             found.push(format!(
-                "feed: {} is not loopback, and whoever reaches it may say what a replica holds; use 127.0.0.1, or set \
-                 insecure_feed: true where the network keeps others away",
+                "feed: {} is not loopback, and whoever reaches it may say what a replica holds; use 127.0.0.1, give \
+                 feed_tls, or set insecure_feed: true where the network keeps others away",
                 self.feed
             ));
         }
@@ -33,13 +34,7 @@ impl Config {
                     .to_owned(),
             );
         }
-        let sockets = [("listen", self.listen), ("feed", self.feed), ("admin", self.admin)];
-        for (i, (field, address)) in sockets.iter().enumerate() {
-            let taken = sockets[..i].iter().find(|(_, it)| it == address && address.port() != 0);
-            if let Some((other, _)) = taken {
-                found.push(format!("{field}: {address} is that of {other}; give each its own port"));
-            }
-        }
+        self.socket_mistakes(&mut found);
         let score = &self.score;
         let prices = [score.per_request, score.per_waiting, score.per_eviction, score.when_full];
         if prices.iter().any(|it| !it.is_finite() || *it < 0.0) {
@@ -52,6 +47,44 @@ impl Config {
             found.push("budget.share_of_prefill: must be 0 or more; the default is 0.1".to_owned());
         }
         found
+    }
+
+    fn socket_mistakes(&self, found: &mut Vec<String>) {
+        let listen = match self.listen {
+            Listen::Tcp(address) => Some(address),
+            Listen::Unix(_) => None,
+        };
+        let sockets = [
+            ("listen", listen),
+            ("health", self.health),
+            ("feed", Some(self.feed)),
+            ("admin", Some(self.admin)),
+        ];
+        let sockets: Vec<_> = sockets.into_iter().filter_map(|(field, it)| Some((field, it?))).collect();
+        for (i, (field, address)) in sockets.iter().enumerate() {
+            let taken = sockets[..i].iter().find(|(_, it)| it == address && address.port() != 0);
+            if let Some((other, _)) = taken {
+                found.push(format!("{field}: {address} is that of {other}; give each its own port"));
+            }
+        }
+        for (field, tls) in [("tls", &self.tls), ("feed_tls", &self.feed_tls)] {
+            if let Some(tls) = tls {
+                tls.mistakes(field, found);
+            }
+        }
+        if self.feed_tls.as_ref().is_some_and(|it| !it.self_signed && it.client_ca.is_none()) {
+            found.push(
+                "feed_tls.client_ca: missing; give the CA that signs agents' certificates, as they prove which node is \
+                 whose"
+                    .to_owned(),
+            );
+        }
+        if self.feed_tls.as_ref().is_some_and(|it| it.self_signed) {
+            found.push(
+                "feed_tls.self_signed: an agent could not tell it from an impostor's; give certificate, key and client_ca"
+                    .to_owned(),
+            );
+        }
     }
 
     fn replica_mistakes(&self, found: &mut Vec<String>) {
@@ -104,6 +137,11 @@ impl Config {
     }
 
     fn missing_files(&self, found: &mut Vec<String>) {
+        for (field, tls) in [("tls", &self.tls), ("feed_tls", &self.feed_tls)] {
+            if let Some(tls) = tls {
+                tls.missing_files(field, found);
+            }
+        }
         for (i, model) in self.models.iter().enumerate() {
             model.missing_files(&format!("models[{i}]"), found);
             if let Some(file) = model.chat_template.as_ref().filter(|it| !it.is_file()) {

@@ -5,11 +5,12 @@ mod models;
 mod pins;
 mod remote;
 mod replicas;
+mod tls;
 mod weighing;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use kvpick_core::replicas::ReplicaSpec;
@@ -20,12 +21,13 @@ use kvpick_service::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::memo::MemoConfig;
+use crate::{flags::Flags, listen::Listen, memo::MemoConfig};
 
 pub use models::{ContentFormatConfig, ModelConfig};
 pub use pins::PinsConfig;
 pub use remote::{RemoteConfig, RemoteFrom, SourceConfig, base_url, read_key};
 pub use replicas::ReplicaConfig;
+pub use tls::TlsConfig;
 pub use weighing::{BudgetConfig, MemoryConfig, ScoreConfig};
 
 /// The whole file.
@@ -35,13 +37,22 @@ pub struct Config {
     /// Name of this server in agents' logs.
     #[serde(default = "default_server")]
     pub server: String,
-    /// Where Envoy's ext_proc filter connects (gRPC). Port 0 lets the system choose.
+    /// Where Envoy's ext_proc filter connects (gRPC): `ip:port`, or `unix:/path`. Port 0 lets the system choose.
     #[serde(default = "default_listen")]
-    pub listen: SocketAddr,
+    pub listen: Listen,
+    /// TLS of `listen`; without it gRPC is spoken in the clear.
+    #[serde(default)]
+    pub tls: Option<TlsConfig>,
+    /// A gRPC health server of its own, in the clear; health is served on `listen` as well.
+    #[serde(default)]
+    pub health: Option<SocketAddr>,
     /// Where agents connect (gRPC). Loopback, unless `insecure_feed` is set: whoever reaches it may say what a
     /// replica holds.
     #[serde(default = "default_feed")]
     pub feed: SocketAddr,
+    /// TLS of `feed`: agents prove by their certificates which node is theirs, so `client_ca` is a must.
+    #[serde(default)]
+    pub feed_tls: Option<TlsConfig>,
     /// Health, readiness, metrics and status over HTTP, for operators.
     #[serde(default = "default_admin")]
     pub admin: SocketAddr,
@@ -97,8 +108,8 @@ fn default_server() -> String {
     "kvpick".to_owned()
 }
 
-const fn default_listen() -> SocketAddr {
-    SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9002)
+const fn default_listen() -> Listen {
+    Listen::Tcp(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9002))
 }
 
 const fn default_feed() -> SocketAddr {
@@ -117,6 +128,37 @@ const fn default_max_body_bytes() -> usize {
     64 << 20
 }
 
+/// Where a configuration comes from, so that it can be read again.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// The file.
+    pub file: PathBuf,
+    /// What counts more than the file.
+    pub flags: Flags,
+}
+
+impl From<PathBuf> for Origin {
+    fn from(file: PathBuf) -> Self {
+        Self { file, flags: Flags::default() }
+    }
+}
+
+impl Origin {
+    /// Reads it. See [`Config::load`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        config::load_checked(&self.file, |mut it: Config| {
+            self.flags.apply(&mut it);
+            match it.mistakes_of_its_own() {
+                mistakes if mistakes.is_empty() => Ok(it),
+                mistakes => Err(mistakes),
+            }
+        })
+    }
+}
+
 impl Config {
     /// Reads a file that is to be run with.
     ///
@@ -124,10 +166,7 @@ impl Config {
     /// A file that can't be read, or one with mistakes. A model's missing files are none here: the model alone is not
     /// loaded then.
     pub fn load(file: &Path) -> Result<Self, ConfigError> {
-        config::load_checked(file, |it: Self| match it.mistakes_of_its_own() {
-            mistakes if mistakes.is_empty() => Ok(it),
-            mistakes => Err(mistakes),
-        })
+        Origin::from(file.to_owned()).load()
     }
 
     /// The replicas as the core knows them.

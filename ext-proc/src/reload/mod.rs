@@ -8,7 +8,6 @@
 mod report;
 
 use std::{
-    path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -22,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    config::{Config, ModelConfig},
+    config::{Config, ModelConfig, Origin},
     memo::Memos,
     metrics::Metrics,
     models::{Batch, Loaded, Model, Models, Stamp},
@@ -91,8 +90,8 @@ pub struct Shown {
 pub struct Reloader {
     models: watch::Sender<Arc<Models>>,
     shown: Arc<Mutex<Shown>>,
-    /// The configuration's file; without one only the models' files are read again.
-    file: Option<PathBuf>,
+    /// Where the configuration comes from; without it only the models' files are read again.
+    origin: Option<Origin>,
     metrics: Metrics,
     /// Most models that are loaded at once.
     at_once: usize,
@@ -103,14 +102,14 @@ pub struct Reloader {
 impl Reloader {
     /// A task for the models of that configuration, all of which are yet to be loaded, and where to ask it.
     #[must_use]
-    pub fn new(config: Config, file: Option<PathBuf>, metrics: Metrics, at_once: usize) -> (Self, Reloads) {
+    pub fn new(config: Config, origin: Option<Origin>, metrics: Metrics, at_once: usize) -> (Self, Reloads) {
         // One waits while one runs.
         let (ask, asks) = mpsc::channel(1);
         let listed = config.models.iter().cloned().map(|it| Arc::new(Model::awaited(it))).collect();
         let models = watch::Sender::new(Arc::new(Models::new(listed)));
         let shown = Arc::new(Mutex::new(Shown { config, last: None }));
         let memos = Memos::default();
-        (Self { models, shown, file, metrics, at_once, asks, memos }, Reloads(ask))
+        (Self { models, shown, origin, metrics, at_once, asks, memos }, Reloads(ask))
     }
 
     /// The same, which gives each model a memo.
@@ -212,8 +211,8 @@ impl Reloader {
     }
 
     async fn read_config(&self) -> Result<Config, String> {
-        let Some(file) = self.file.clone() else { return Ok(self.lock().config.clone()) };
-        let read = move || Config::load(&file).map_err(|error| error.to_string());
+        let Some(origin) = self.origin.clone() else { return Ok(self.lock().config.clone()) };
+        let read = move || origin.load().map_err(|error| error.to_string());
         let read = tokio::task::spawn_blocking(read).await;
         read.unwrap_or_else(|_| Err("reading the configuration died: a bug; see the log".to_owned()))
     }
