@@ -68,11 +68,13 @@ async fn an_engine_that_connects_finds_the_agent_again_after_its_restart() {
     let agent = Agent::of(server.address, api.address, "listen: 'tcp://127.0.0.1:0'").await;
     let listens = agent.app.addresses[&format!("events/{}", api.address)];
     for life in 1..=3 {
-        let mut publisher = Publisher::connect(format!("tcp://{listens}"), Wire::new(life));
+        // Its batches are from that second on, which is after its process has started.
+        let mut publisher = Publisher::connect(format!("tcp://{listens}"), Wire::new(1_000 * life));
         publisher.subscribed();
         publisher.publish(|it| it.stored(life, 0, 2 + life));
         server.holds(&publisher.wire.held(), Some(0)).await;
-        api.show(&format!("process_start_time_seconds {}\nvllm:num_requests_running 0\n", life + 1));
+        let next = 1_000 * life + 500;
+        api.show(&format!("process_start_time_seconds {next}\nvllm:num_requests_running 0\n"));
     }
 }
 

@@ -331,9 +331,22 @@ fn a_start_time_from_before_the_disconnection_proves_nothing() {
     it.started(Some(1.0)).said("");
     let before = it.now;
     it.disconnected().live("4b");
-    let outputs = it.sequence.on_process_start(Some(1.0), before, Some(it.published));
+    let outputs = it.sequence.on_process_start(Some(1.0), before, it.published());
     it.say(outputs).said("");
     it.started(Some(2.0)).said("Restarted/partial Start/partial 4b");
+}
+
+#[test]
+fn batches_that_were_quicker_than_the_news_of_their_process_are_kept() {
+    // Two connections for a moment, so that no loss is heard of.
+    let mut it = joined(false);
+    it.started(Some(1.0)).live("0b").said("Restarted/complete 0b");
+    it.first = Some(3.5);
+    it.started(Some(2.5)).said("").live("1b").said("1b");
+    // What was first may be of the process before; of one that can't be told nothing is believed.
+    let mut it = joined(false);
+    it.first = Some(3.4);
+    it.started(Some(1.0)).started(Some(2.5)).said("Restarted/partial");
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod publisher;
 
 use std::time::Duration;
 
+use kvpick_agent_core::sequence::Published;
 use publisher::Publisher;
 
 /// Batches up to 3 are known, and the process is the one that started at 1.
@@ -128,7 +129,7 @@ fn a_process_start_time_counts_for_the_connection_on_which_it_was_asked_for() {
     let before = it.now;
     it.now += Duration::from_secs(1);
     it.connected().live("4b");
-    let outputs = it.sequence.on_process_start(Some(1.0), before, None);
+    let outputs = it.sequence.on_process_start(Some(1.0), before, Published::default());
     it.say(outputs).said("");
 }
 

@@ -45,7 +45,7 @@ impl Engine {
         // A block that was given a name goes by the engine's own, and a later run could not tell which is whose.
         let position = self.sequence.position().filter(|_| !self.renaming.is_on())?;
         // Else it may be that of the process after the one that published.
-        let process_start = position.process_start.filter(|it| is_of(Some(*it), self.published));
+        let process_start = position.process_start.filter(|it| is_of(Some(*it), self.published.last));
         Some(Position { process_start, ..position })
     }
 
@@ -88,6 +88,8 @@ impl Engine {
         self.restored = Some(Restored { blocks, outcome: Outcome::Awaited });
         self.mirror.restore(snapshot.blocks, snapshot.num_gpu_blocks);
         self.applied = Some(snapshot.position.last);
+        // When it began is not written down, so it is as old as can be.
+        self.published.first = Some(0.0);
         self.settled_at = Some(now + SETTLE);
         self.is_whole = snapshot.completeness == Completeness::Complete;
         // Until the proof servers have none of it.

@@ -25,7 +25,7 @@ use crate::{
     domain::Fit,
     load::Metrics,
     mirror::Mirror,
-    sequence::{Output, ReplayRequest, Sequence, Why},
+    sequence::{Output, Published, ReplayRequest, Sequence, Why},
 };
 
 /// Changes are announced at most this often.
@@ -61,8 +61,7 @@ pub struct Engine {
     /// Engine batch up to which everything is in the mirror, and what of that was announced.
     applied: Option<u64>,
     announced: Option<u64>,
-    /// When the last batch was published, by the engine's clock.
-    published: Option<f64>,
+    published: Published,
     /// Since when there is something to announce, and when something was.
     dirty: Option<Instant>,
     flushed: Option<Instant>,
@@ -91,7 +90,7 @@ impl Engine {
             heard: None,
             applied: None,
             announced: None,
-            published: None,
+            published: Published::default(),
             dirty: None,
             flushed: None,
             settled_at: (config.events && config.replay).then(|| now + SETTLE),
@@ -343,7 +342,8 @@ impl Engine {
         self.counts.batches += 1;
         match Batch::decode(&message.payload) {
             Ok(batch) => {
-                self.published = Some(batch.time);
+                self.published.first.get_or_insert(batch.time);
+                self.published.last = Some(batch.time);
                 self.counts.unknown_events += u64::from(batch.unknown);
                 batch.events.into_iter().for_each(|event| self.event(event));
             }
@@ -358,6 +358,7 @@ impl Engine {
     }
 
     fn reset(&mut self, complete: bool, unix_ms: u64) {
+        self.published.first = None;
         self.end_restore(Outcome::Refused(Why::Lost));
         // Where nothing was held, servers still have to be told that what they know as applied is another's.
         if self.announced.is_some() {

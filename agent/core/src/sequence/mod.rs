@@ -28,6 +28,15 @@ use crate::decode::Message;
 /// not say it for so long may not say it for hours, and what is known of it may be another's.
 const DOUBT: Duration = Duration::from_secs(5);
 
+/// When batches were published, Unix time in seconds by the engine's clock; `None` for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Published {
+    /// The first of those by which something is known.
+    pub first: Option<f64>,
+    /// The last one delivered.
+    pub last: Option<f64>,
+}
+
 /// The batches of one rank's publisher.
 #[derive(Debug)]
 pub struct Sequence {
@@ -168,12 +177,12 @@ impl Sequence {
     }
 
     /// The engine's process start time, from metrics that were asked for at `asked`; `None` if they have none.
-    /// `published`: when the last batch delivered was. One from before a process started is not of that process.
+    /// A batch from before a process started is not of that process.
     pub fn on_process_start(
         &mut self,
         start: Option<f64>,
         asked: Instant,
-        published: Option<f64>,
+        published: Published,
     ) -> Vec<Output> {
         if self.restored.is_some() && !self.replay {
             return self.on_process_start_restored(start, asked);
@@ -185,7 +194,7 @@ impl Sequence {
         let changed = matches!((self.process_start, start), (Some(was), Some(is)) if was != is);
         let mut outputs = Vec::new();
         if self.doubt.take().is_some() {
-            if changed || !is_of(start, published) {
+            if changed || !is_of(start, published.last) {
                 let why = if changed { Why::Restarted } else { Why::Unproven };
                 outputs.push(self.forget(why));
             }
@@ -196,6 +205,8 @@ impl Sequence {
                 Some(asking) => asking.urgent = true,
                 None if self.next.is_none() => (),
                 None if self.replay => self.ask(true),
+                // Its batches were quicker than the news of its start: all that is known is of this very process.
+                None if is_of(start, published.first) => (),
                 None => outputs.push(self.forget(Why::Restarted)),
             }
         }

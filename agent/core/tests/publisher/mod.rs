@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use kvpick_agent_core::{
     decode::{Message, Replayed},
-    sequence::{Output, ReplayRequest, Sequence},
+    sequence::{Output, Published, ReplayRequest, Sequence},
 };
 
 pub(crate) fn message(text: &str) -> Message {
@@ -22,13 +22,22 @@ pub(crate) struct Publisher {
     pub(crate) said: Vec<String>,
     /// When its last batch was published.
     pub(crate) published: f64,
+    /// When the first of those was published by which something is known; `None` where it is as old as can be.
+    pub(crate) first: Option<f64>,
     /// The last request answered.
     id: u64,
 }
 
 impl Publisher {
     pub(crate) fn new(replay: bool) -> Self {
-        Self { sequence: Sequence::new(replay), now: Instant::now(), said: Vec::new(), published: 1e9, id: 0 }
+        Self {
+            sequence: Sequence::new(replay),
+            now: Instant::now(),
+            said: Vec::new(),
+            published: 1e9,
+            first: None,
+            id: 0,
+        }
     }
 
     /// The agent begins anew, and goes on from what it had written down.
@@ -117,9 +126,13 @@ impl Publisher {
         self.say(outputs)
     }
 
+    pub(crate) fn published(&self) -> Published {
+        Published { first: self.first, last: Some(self.published) }
+    }
+
     pub(crate) fn started(&mut self, at: Option<f64>) -> &mut Self {
         self.now += Duration::from_secs(1);
-        let outputs = self.sequence.on_process_start(at, self.now, Some(self.published));
+        let outputs = self.sequence.on_process_start(at, self.now, self.published());
         self.say(outputs)
     }
 
