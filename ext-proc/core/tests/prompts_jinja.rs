@@ -12,7 +12,7 @@ use kvpick_core::{
 use serde_json::{Value, json};
 
 /// Templates that are refused here, and why.
-const REFUSED: [(&str, &str); 35] = [
+const REFUSED: [(&str, &str); 39] = [
     (r#"{{ "abc"|random }}"#, "a random choice"),
     ("{{ s.encode() }}", "bytes"),
     ("{{ s.translate({97: 98}) }}", "no tables of letters"),
@@ -28,9 +28,19 @@ const REFUSED: [(&str, &str); 35] = [
     ("{{ (neg + 0) ** 2 }}", "the sign may be taken after the power"),
     ("{{ neg ** 0.5 }}", "complex numbers"),
     ("{% autoescape true %}{{ '<' }}{% endautoescape %}", "no escaping by itself"),
-    ("{% block b %}x{% endblock %}", "no blocks"),
-    ("{% macro m() %}{{ varargs }}{% endmacro %}{{ m(1, 2) }}", "no arguments without a name"),
-    ("{% macro m(a, b=a) %}{{ b }}{% endmacro %}{{ m(1) }}", "no default made of another parameter"),
+    (
+        "{% macro m() %}{{ varargs }}{% endmacro %}{% set f = m %}{{ f(1) }}",
+        "no second name for such a macro",
+    ),
+    ("{% macro m() %}{{ varargs }}{% endmacro %}{{ m(*l) }}", "what is unpacked for such a macro"),
+    ("{% macro m(a) %}{{ kwargs }}{% endmacro %}{{ m(**d) }}", "what is unpacked for such a macro"),
+    ("{% macro m(kwargs) %}{{ kwargs }}{% endmacro %}{{ m(1) }}", "a parameter of that name"),
+    ("{% for x in l %}{% block b %}{{ x }}{% endblock %}{% endfor %}", "a block sees no more than the top"),
+    (
+        "{% macro m() %}{% block b %}x{% endblock %}{% endmacro %}{{ m() }}",
+        "a block sees no more than the top",
+    ),
+    ("{% block b scoped %}x{% endblock %}", "scoped blocks"),
     (
         "{% macro m(a=1) %}{{ a is defined }}{% endmacro %}{{ m(nope) }}",
         "an undefined value would be taken for none given",

@@ -205,19 +205,6 @@ fn closing(inside: &[Word<'_>]) -> Option<usize> {
     })
 }
 
-/// Whether a macro reads the arguments that its signature does not name, which the engine here has no form for.
-pub(super) fn has_unnamed_arguments(template: &str) -> bool {
-    let mut in_macro = false;
-    tags(template).iter().any(|tag| {
-        match tag.words.first() {
-            Some(Word::Name("macro")) => in_macro |= tag.is_statement,
-            Some(Word::Name("endmacro")) => in_macro &= !tag.is_statement,
-            _ => {}
-        }
-        in_macro && tag.words.iter().any(|word| matches!(word, Word::Name("varargs" | "kwargs")))
-    })
-}
-
 /// Whether the template has a developer role of its own, by the same plain search that vLLM does.
 pub(super) fn knows_developer(template: &str) -> bool {
     template.contains("'developer'") || template.contains("\"developer\"")
@@ -313,12 +300,6 @@ mod tests {
         assert!(!wants_parts("{% set first = messages[0] %}{% for c in first.content %}"));
         // vLLM gives up where messages are kept in a namespace.
         assert!(!wants_parts("{% set ns.m = messages %}{% for m in messages %}{% for c in m.content %}"));
-    }
-
-    #[test]
-    fn unnamed_arguments_of_macros_are_seen() {
-        assert!(has_unnamed_arguments("{% macro a(b) %}{{ varargs }}{% endmacro %}"));
-        assert!(!has_unnamed_arguments("{% macro a(b) %}{# kwargs #}{% endmacro %}{{ kwargs }}"));
     }
 
     #[test]

@@ -116,8 +116,6 @@ impl Templates {
     /// A template that came with a request.
     pub(super) fn described(&self, text: &str) -> Template {
         let rewritten = rewrite::rewritten(&source::prepared(text));
-        let unnamed = source::has_unnamed_arguments(text)
-            .then(|| "a macro reads varargs or kwargs, which are not supported".to_owned());
         Template {
             form: match self.content_format {
                 ContentFormat::Auto if source::wants_parts(text) => Form::Parts,
@@ -127,7 +125,7 @@ impl Templates {
             knows_developer: source::knows_developer(text),
             has_generation_tag: source::has_generation_tag(text),
             text: rewritten.as_deref().unwrap_or_default().into(),
-            broken: unnamed.or_else(|| rewritten.err().map(|problem| format!("syntax error: {problem}"))),
+            broken: rewritten.err().map(|problem| format!("syntax error: {problem}")),
             compiled: None,
         }
     }

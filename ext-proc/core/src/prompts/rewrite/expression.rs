@@ -2,7 +2,9 @@
 
 use super::{
     lexer::{Kind, Token, Tokens},
-    literal, names,
+    literal,
+    macros::Macro,
+    names,
     outline::Outline,
 };
 
@@ -286,7 +288,13 @@ impl<'p, 't> Parser<'p, 't> {
                 name @ ("and" | "or" | "not" | "in" | "is" | "if" | "else") => {
                     return Err(format!("unexpected {name}"));
                 }
-                name => name.into(),
+                name => {
+                    let catches = self.outline.macros.get(name).is_some_and(Macro::catches);
+                    if catches && !self.is("(") && !self.is(".") {
+                        return Err(format!("{name}, which reads varargs or kwargs, is used as a value"));
+                    }
+                    name.into()
+                }
             }),
             Some(Kind::Text) => self.string(),
             Some(Kind::Number) => literal::number(self.next_text()),

@@ -7,7 +7,7 @@ pub(in crate::prompts) struct Tag<'t> {
 }
 
 /// A token of a tag.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(in crate::prompts) enum Word<'t> {
     Name(&'t str),
     Number(&'t str),

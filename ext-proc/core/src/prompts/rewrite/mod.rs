@@ -7,6 +7,7 @@
 mod expression;
 mod lexer;
 mod literal;
+mod macros;
 mod outline;
 mod postfix;
 mod statement;
@@ -46,7 +47,7 @@ pub(super) mod names {
 /// The template with its expressions written again; an error says what Jinja or the engine here does not take.
 pub(super) fn rewritten(template: &str) -> Result<String, String> {
     let mut out = String::with_capacity(template.len() * 2);
-    let mut outline = Outline::of(template);
+    let mut outline = Outline::of(template)?;
     let mut rest = template;
     while let Some(start) = next_tag(rest) {
         let tag = &rest[start..];

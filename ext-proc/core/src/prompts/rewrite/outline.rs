@@ -1,13 +1,16 @@
 //! What must be known of the rest of a template where an expression is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::lexer::{Tag, Tokens, Word, tags};
+use super::{
+    lexer::{Tag, Tokens, Word, tags},
+    macros::{Macro, macros},
+};
 
 /// Macros of the template, and the blocks that are open.
 pub(super) struct Outline {
-    /// For each macro its parameters, and whether they have a default.
-    pub(super) macros: BTreeMap<String, Vec<(String, bool)>>,
+    /// The macros, by name.
+    pub(super) macros: BTreeMap<String, Macro>,
     open: Vec<Open>,
     /// For each loop whether it has `break` or `continue` and an `else`: to Jinja a round that does not come to its
     /// end is none, and the `else` follows.
@@ -28,18 +31,11 @@ enum Open {
 }
 
 impl Outline {
-    pub(super) fn of(template: &str) -> Self {
-        let mut macros = BTreeMap::new();
+    /// An error says what can't be written for the engine.
+    pub(super) fn of(template: &str) -> Result<Self, String> {
         let tags = tags(template);
-        for tag in tags.iter().filter(|tag| tag.is_statement) {
-            let [Word::Name("macro"), Word::Name(name), Word::Sign("("), signature @ ..] =
-                tag.words.as_slice()
-            else {
-                continue;
-            };
-            macros.insert((*name).to_owned(), parameters(signature));
-        }
-        Self { macros, open: Vec::new(), noted: noted_loops(&tags), loops: 0 }
+        check_blocks(&tags)?;
+        Ok(Self { macros: macros(&tags)?, open: Vec::new(), noted: noted_loops(&tags), loops: 0 })
     }
 
     /// Notes a statement that is read next.
@@ -114,6 +110,40 @@ fn is_captured(written: &str) -> bool {
     written.starts_with("filter ") || written.starts_with("set ") && !target.contains(" = ")
 }
 
+/// That each `block` can be a plain scope: there is no other template that would fill it in, and it stands where Jinja lets
+/// it see what is around it.
+fn check_blocks(tags: &[Tag<'_>]) -> Result<(), String> {
+    let (mut names, mut open) = (BTreeSet::new(), Vec::new());
+    let mut depth = 0usize;
+    for tag in tags.iter().filter(|tag| tag.is_statement) {
+        let is_block_of_set = || !tag.words.contains(&Word::Sign("="));
+        match tag.words.first() {
+            Some(Word::Name("for" | "macro" | "call" | "filter" | "with")) => depth += 1,
+            Some(Word::Name("set")) if is_block_of_set() => depth += 1,
+            Some(Word::Name("endfor" | "endmacro" | "endcall" | "endfilter" | "endwith" | "endset")) => {
+                depth = depth.saturating_sub(1);
+            }
+            Some(Word::Name("block")) => {
+                if depth > 0 {
+                    return Err("a block that does not see all that is around it".into());
+                }
+                if !names.insert(tag.words.get(1).copied()) {
+                    return Err("a block that is defined twice".into());
+                }
+                open.push(tag.words.get(1).copied());
+            }
+            Some(Word::Name("endblock")) => {
+                let (begun, ended) = (open.pop().flatten(), tag.words.get(1).copied());
+                if ended.is_some_and(|it| Some(it) != begun) {
+                    return Err("a block that ends by another name".into());
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// For each loop whether it has `break` or `continue` and an `else`.
 fn noted_loops(tags: &[Tag<'_>]) -> Vec<bool> {
     let (mut jumps, mut elses): (Vec<bool>, Vec<bool>) = (Vec::new(), Vec::new());
@@ -138,30 +168,4 @@ fn noted_loops(tags: &[Tag<'_>]) -> Vec<bool> {
         }
     }
     jumps.iter().zip(elses).map(|(jump, has_else)| *jump && has_else).collect()
-}
-
-fn parameters(signature: &[Word<'_>]) -> Vec<(String, bool)> {
-    let mut parameters: Vec<(String, bool)> = Vec::new();
-    let mut depth = 0usize;
-    let mut begins = true;
-    for word in signature {
-        match word {
-            Word::Sign("(" | "[" | "{") => depth += 1,
-            Word::Sign(")") if depth == 0 => break,
-            Word::Sign(")" | "]" | "}") => depth = depth.saturating_sub(1),
-            Word::Sign(",") if depth == 0 => {
-                begins = true;
-                continue;
-            }
-            Word::Name(name) if begins => parameters.push(((*name).to_owned(), false)),
-            Word::Sign("=") if depth == 0 => {
-                if let Some((_, has_default)) = parameters.last_mut() {
-                    *has_default = true;
-                }
-            }
-            _ => {}
-        }
-        begins = false;
-    }
-    parameters
 }

@@ -3,7 +3,9 @@
 use super::{
     expression::{Parser, Written},
     lexer::Kind,
-    literal, names,
+    literal,
+    macros::Macro,
+    names,
 };
 use crate::prompts::python::attributes;
 
@@ -33,6 +35,10 @@ impl Parser<'_, '_> {
         let name = self.name()?;
         if of == "loop" && name.starts_with("depth") && self.outline.is_deep_in_recursion() {
             return Err("the depth of a loop inside another one that is recursive".into());
+        }
+        let of_macro = self.outline.macros.get(&of).and_then(|it| it.attribute(name, &of));
+        if let Some(literal) = of_macro.filter(|_| !self.is("(")) {
+            return Ok(literal);
         }
         if attributes::is_attribute(name) && !self.is("(") && of != "loop" {
             return Ok(format!("({of}|{}(\"{name}\"))", names::ATTR));
@@ -66,8 +72,8 @@ impl Parser<'_, '_> {
 
     fn call(&mut self, of: String) -> Written {
         self.expect("(")?;
-        if let Some(defaults) = self.outline.macros.get(&of) {
-            let arguments = self.arguments_of(defaults)?;
+        if let Some(called) = self.outline.macros.get(&of) {
+            let arguments = self.arguments_of(called)?;
             return Ok(format!("{of}({arguments})"));
         }
         let arguments = self.arguments()?;
@@ -95,12 +101,15 @@ impl Parser<'_, '_> {
         })
     }
 
-    /// Arguments of a macro of the template, where the parameters in `defaults` have a default.
-    fn arguments_of(&mut self, defaults: &[(String, bool)]) -> Written {
+    /// Arguments of a macro of the template.
+    fn arguments_of(&mut self, called: &Macro) -> Written {
+        let defaults = &called.parameters;
         let mut place = 0;
         let mut items = Vec::new();
+        let (mut more, mut others) = (Vec::new(), Vec::new());
+        let mut is_first = true;
         while !self.skip(")") {
-            if !items.is_empty() {
+            if !std::mem::take(&mut is_first) {
                 self.expect(",")?;
                 if self.skip(")") {
                     break;
@@ -112,19 +121,42 @@ impl Parser<'_, '_> {
                 false => written,
             };
             if self.is("*") || self.is("**") {
+                if called.catches() {
+                    return Err("unpacked arguments of a macro that reads varargs or kwargs".into());
+                }
                 let sign = self.next_text();
                 items.push(format!("{sign}{}", self.expression()?));
             } else if self.kind() == Some(Kind::Name) && self.follows("=") {
                 let name = self.next_text();
                 self.at += 1;
                 let written = self.expression()?;
-                items.push(format!("{name}={}", checked(self, written, has_default(name))));
+                // To Jinja a parameter that has a value already is none any more.
+                let is_parameter =
+                    defaults.iter().skip(if called.kwargs { place } else { 0 }).any(|(it, _)| it == name);
+                if !called.catches() || is_parameter {
+                    items.push(format!("{name}={}", checked(self, written, has_default(name))));
+                } else if called.kwargs && name != "caller" {
+                    others.push(format!("\"{name}\": {written}"));
+                } else {
+                    return Err(format!("{name} is no argument of the macro"));
+                }
+            } else if called.varargs && defaults.len() <= place {
+                more.push(self.expression()?);
+            } else if called.catches() && defaults.len() <= place {
+                return Err("too many arguments of a macro".into());
             } else {
                 let written = self.expression()?;
                 let is_needed = defaults.get(place).is_some_and(|(_, has)| *has);
                 items.push(checked(self, written, is_needed));
                 place += 1;
             }
+        }
+        if !more.is_empty() {
+            let comma = if more.len() == 1 { "," } else { "" };
+            items.push(format!("varargs=({}{comma})", more.join(", ")));
+        }
+        if !others.is_empty() {
+            items.push(format!("kwargs={{{}}}", others.join(", ")));
         }
         Ok(items.join(", "))
     }

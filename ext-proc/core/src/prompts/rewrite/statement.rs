@@ -1,6 +1,6 @@
 //! Statements, by Jinja's grammar.
 
-use super::{expression::Parser, lexer::Tokens, names, outline::Outline};
+use super::{expression::Parser, lexer::Tokens, macros::Macro, names, outline::Outline};
 
 /// What stands in a tag, written for the engine.
 pub(super) fn rewritten(tokens: &Tokens<'_>, is_output: bool, outline: &Outline) -> Result<String, String> {
@@ -16,10 +16,26 @@ fn statement(parser: &mut Parser<'_, '_>) -> Result<String, String> {
         "if" | "elif" => format!("{tag} {}", parser.tuple()?),
         "for" => looped(parser)?,
         "set" => assigned(parser)?,
-        "macro" => format!("macro {}{}", parser.name()?, signature(parser)?),
+        "macro" => {
+            let name = parser.name()?;
+            let outline = parser.outline;
+            let (signature, late) = signature(parser, outline.macros.get(name))?;
+            format!("macro {name}{signature}{late}")
+        }
         "call" => {
-            let signature = if parser.is("(") { signature(parser)? } else { String::new() };
-            format!("call{signature} {}", parser.expression()?)
+            let (signature, late) =
+                if parser.is("(") { signature(parser, None)? } else { <(String, String)>::default() };
+            format!("call{signature} {}{late}", parser.expression()?)
+        }
+        "block" => {
+            parser.name()?;
+            "with".to_owned()
+        }
+        "endblock" => {
+            if !parser.at_end() {
+                parser.name()?;
+            }
+            "endwith".to_owned()
         }
         "filter" => {
             let filters = parser.filters(String::new())?;
@@ -88,10 +104,11 @@ fn target(parser: &mut Parser<'_, '_>, ends: &[&str]) -> Result<String, String> 
     if out.is_empty() { Err("nothing to assign to".into()) } else { Ok(out) }
 }
 
-/// Parameters of a macro, with their brackets.
-fn signature(parser: &mut Parser<'_, '_>) -> Result<String, String> {
+/// Parameters of a macro, with their brackets, and what its body has to begin with: defaults that are made of other
+/// parameters, which the engine does not show them.
+fn signature(parser: &mut Parser<'_, '_>, of: Option<&Macro>) -> Result<(String, String), String> {
     parser.expect("(")?;
-    let (mut parameters, mut names) = (Vec::new(), Vec::new());
+    let (mut parameters, mut names, mut late) = (Vec::new(), Vec::new(), String::new());
     while !parser.is(")") {
         if !parameters.is_empty() {
             parser.expect(",")?;
@@ -104,13 +121,15 @@ fn signature(parser: &mut Parser<'_, '_>) -> Result<String, String> {
         }
         let start = parser.place();
         let default = parser.expression()?;
-        // The engine gives a default no parameters.
         if parser.words_from(start).any(|word| names.iter().any(|it| it == word)) {
-            return Err("a default that is made of another parameter".into());
+            late += &format!(" %}}{{% if {name} is undefined %}}{{% set {name} = {default} %}}{{% endif");
+            parameters.push(format!("{name} = _late"));
+        } else {
+            parameters.push(format!("{name} = {default}"));
         }
-        parameters.push(format!("{name} = {default}"));
         names.push(name);
     }
     parser.expect(")")?;
-    Ok(format!("({})", parameters.join(", ")))
+    parameters.extend(of.into_iter().flat_map(Macro::hidden).map(str::to_owned));
+    Ok((format!("({})", parameters.join(", ")), late))
 }
