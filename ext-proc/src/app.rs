@@ -150,12 +150,13 @@ impl App {
         );
         let workers = if config.workers == 0 { cores } else { config.workers };
         let rate = weights.prefill_rate;
-        let decider =
-            Arc::new(Decider::new(Arc::clone(&shared), models.clone(), workers, config.budget, rate));
+        let decider = Decider::new(Arc::clone(&shared), models.clone(), workers, config.budget, rate);
+        let decider = Arc::new(decider.with(&config.objectives, config.max_body_bytes));
         let settings = Settings {
             most_body: config.max_body_bytes,
             destinations: config.destinations,
             evidence_header: config.evidence_header,
+            conformance: config.conformance,
         };
         let most = config.max_body_bytes + MESSAGE_OVERHEAD;
         let picker = Picker::new(Arc::clone(&shared), decider, settings, config.pins.header(), drain.clone());

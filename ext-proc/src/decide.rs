@@ -2,28 +2,31 @@
 //! failure: what can't be known is left out and named as the reason.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use bytes::Bytes;
 use kvpick_core::{
     outcome::Reason,
-    pick::Ask,
+    pick::{Ask, Pick},
     pins::Links,
     reply::Decision,
     request::{Api, honours_rank, json},
-    session::Question,
+    session::{Body, Encoding, Head, Question},
 };
 use kvpick_proto::words::ReplicaName;
 use tokio::sync::{Semaphore, watch};
 
 use crate::{
-    config::BudgetConfig,
+    config::{BudgetConfig, ObjectiveConfig},
+    look::{self, Seen},
     models::Models,
-    prepare::{self, Pending, Prepared, Step},
+    prepare::{self, Among, Pending, Prepared, Step},
     shared::{Shared, Underway},
 };
 
@@ -49,6 +52,10 @@ pub struct Decider {
     waiting: AtomicUsize,
     budget: BudgetConfig,
     prefill_rate: f64,
+    /// What requests are for, with the priority.
+    objectives: BTreeMap<String, i32>,
+    most_body: usize,
+    has_warned: AtomicBool,
 }
 
 impl Decider {
@@ -62,41 +69,117 @@ impl Decider {
         prefill_rate: f64,
     ) -> Self {
         let workers = Arc::new(Semaphore::new(workers.max(1)));
-        Self { shared, models, workers, waiting: AtomicUsize::new(0), budget, prefill_rate }
+        Self {
+            shared,
+            models,
+            workers,
+            waiting: AtomicUsize::new(0),
+            budget,
+            prefill_rate,
+            objectives: BTreeMap::new(),
+            most_body: usize::MAX,
+            has_warned: AtomicBool::new(false),
+        }
+    }
+
+    /// The same with requests of those objectives, and with bodies of at most `most_body` bytes once decompressed.
+    #[must_use]
+    pub fn with(mut self, objectives: &[ObjectiveConfig], most_body: usize) -> Self {
+        self.objectives = objectives.iter().map(|it| (it.name.clone(), it.priority)).collect();
+        self.most_body = most_body;
+        self
     }
 
     /// Decides. Counts the outcome, logs it, and remembers it until the returned value is dropped.
     pub async fn decide(&self, question: Question) -> Underway {
         let start = Instant::now();
-        let Question { path, session, body, lack, envoy_has_a_clock } = question;
-        let links = Links::of(&path, &body, session);
+        let Question { head, body, mut lack, envoy_has_a_clock } = question;
+        if lack == Some(Reason::BODY_NOT_SENT) {
+            self.warn_of_mode();
+        }
+        let until = start + self.budget_for(body.len(), envoy_has_a_clock);
+        let seen = match self.look(&head, body, lack, until).await {
+            Ok(seen) => seen,
+            Err(reason) => {
+                lack = lack.or(Some(reason));
+                Seen::default()
+            }
+        };
+        let Seen { bytes, edits } = seen;
+        let links = Links::of(&head.path, &bytes, head.session.clone());
         let names_response = links.as_ref().is_some_and(|it| it.needs.is_some());
         // Known whatever becomes of the rest: a replica of another model could not answer.
-        let model = json::model_of(&body);
-        let prepared = match (lack, Api::of_path(&path)) {
+        let model = json::model_of(&bytes);
+        let serving = Among { shared: Arc::clone(&self.shared), among: Arc::new(head.subset.clone()) };
+        let prepared = match (lack, Api::of_path(&head.path)) {
+            _ if serving.is_empty() => Err(Reason::NO_ENDPOINT),
             // Its prompt begins with what one replica keeps.
             _ if names_response => Err(Reason::STATEFUL_UNPINNED),
             (None, Some(api)) => {
-                let budget = self.budget_for(body.len(), envoy_has_a_clock);
-                let ask_until = start + budget.mul_f64(1.0 - KEPT);
-                let work = self.prepare(api, body, ask_until);
-                tokio::time::timeout(budget, work).await.unwrap_or(Err(Reason::OVER_BUDGET))
+                let ask_until = until - (until - start).mul_f64(KEPT);
+                let work = self.prepare(serving.clone(), api, bytes, ask_until);
+                tokio::time::timeout_at(until.into(), work).await.unwrap_or(Err(Reason::OVER_BUDGET))
             }
             (_, None) => Err(Reason::OTHER_PATH),
             (Some(reason), Some(_)) => Err(reason),
         };
-        let prepared = prepared.unwrap_or_else(|reason| Prepared::bare(&*self.shared, model, reason));
-        let mut underway = self.pick(&prepared, links.as_ref(), honours_rank(&path));
+        let prepared = prepared.unwrap_or_else(|reason| Prepared::bare(&serving, model, reason));
+        let model = prepared.model.clone();
+        let priority = head.objective.as_ref().and_then(|it| self.objectives.get(it)).copied().unwrap_or(0);
+        let mut underway = self.pick(prepared, links.as_ref(), &head, priority);
         underway.links = links;
-        self.report(&underway.decision, prepared.model.as_deref(), &path, start.elapsed());
+        underway.decision.edits = edits;
+        self.report(&underway.decision, model.as_deref(), &head, start.elapsed());
         underway
     }
 
+    /// What the body says. Only a compressed one may take longer than there is time for: what has to be changed is
+    /// changed, however long it takes to find.
+    async fn look(
+        &self,
+        head: &Head,
+        body: Body,
+        lack: Option<Reason>,
+        until: Instant,
+    ) -> Result<Seen, Reason> {
+        let model = head.model_rewrite.clone();
+        if head.encoding != Encoding::Identity && !body.is_empty() {
+            let (encoding, most) = (head.encoding, self.most_body);
+            if model.is_some() {
+                tracing::warn!(path = head.path, "the gateway's model can't be put into a compressed body");
+            }
+            let work = self.work(move || look::compressed(&body, encoding, most, lack.is_some()));
+            return tokio::time::timeout_at(until.into(), work)
+                .await
+                .unwrap_or(Ok(Err(Reason::OVER_BUDGET)))?;
+        }
+        if body.len() <= look::QUICK {
+            return Ok(look::plain(&body, model.as_deref()));
+        }
+        let work = tokio::task::spawn_blocking(move || look::plain(&body, model.as_deref()));
+        work.await.map_err(|_| Reason::WORKER_DIED)
+    }
+
+    /// Said once: it is a setting, and each request has its reason besides.
+    fn warn_of_mode(&self) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "Envoy does not show the body before it must know the replica, so that requests go by load; set the \
+                 filter's request_body_mode to BUFFERED or FULL_DUPLEX_STREAMED"
+            );
+        }
+    }
+
     /// The prompts and their blocks; another server, if one has to be asked, has until `ask_until` to answer.
-    async fn prepare(&self, api: Api, body: Vec<u8>, ask_until: Instant) -> Result<Prepared, Reason> {
-        let shared = Arc::clone(&self.shared);
+    async fn prepare(
+        &self,
+        serving: Among,
+        api: Api,
+        body: Bytes,
+        ask_until: Instant,
+    ) -> Result<Prepared, Reason> {
         let models = Arc::clone(&self.models.borrow());
-        match self.work(move || prepare::begin(&*shared, &models, api, body.into(), None)).await? {
+        match self.work(move || prepare::begin(&serving, &models, api, body, None)).await? {
             Step::Done(prepared) => Ok(prepared),
             Step::Ask(pending) => self.ask(pending, ask_until).await,
         }
@@ -132,31 +215,42 @@ impl Decider {
         work.await.map_err(|_| Reason::WORKER_DIED)
     }
 
-    fn pick(&self, prepared: &Prepared, links: Option<&Links>, honours_rank: bool) -> Underway {
-        let Prepared { plan, model, prompts, reads_cache, chains, made, .. } = prepared;
+    fn pick(&self, prepared: Prepared, links: Option<&Links>, head: &Head, priority: i32) -> Underway {
+        let Prepared { mut plan, model, prompts, reads_cache, chains, made, .. } = prepared;
         let ask = Ask {
             model: model.as_deref(),
             prompts: prompts.as_deref().map_err(|reason| *reason),
-            reads_cache: *reads_cache,
-            honours_rank,
-            made: *made,
+            reads_cache,
+            honours_rank: honours_rank(&head.path),
+            made,
             distrusted: false,
         };
         let mut world = self.shared.world();
         let now = Instant::now();
-        let (pick, ticket) = match links.and_then(|it| world.pick_pinned(it, plan, now)) {
-            Some((pick, ticket)) => (pick, Some(ticket)),
-            None => world.pick(plan, &ask, chains, now),
+        if head.subset.is_in_turn() {
+            world.take_turn(&mut plan);
+        }
+        let (pick, ticket) = if let Some(refusal) = world.refusal(&plan, priority, now) {
+            (Pick::refused(refusal), None)
+        } else if let Some((pick, ticket)) = links.and_then(|it| world.pick_pinned(it, &plan, now)) {
+            (pick, Some(ticket))
+        } else {
+            world.pick(&plan, &ask, &chains, now)
         };
         let names: Vec<ReplicaName> = pick.replicas.iter().map(|it| world.replicas[*it].spec.name).collect();
         drop(world);
         Underway::new(Arc::clone(&self.shared), ticket, Decision::new(&pick, names))
     }
 
-    fn report(&self, decision: &Decision, model: Option<&str>, path: &str, took: Duration) {
+    fn report(&self, decision: &Decision, model: Option<&str>, head: &Head, took: Duration) {
         let metrics = &self.shared.metrics;
         let (tier, reason) = (decision.tier.label(), decision.reason.label());
         metrics.decisions.with_label_values(&[tier, reason]).inc();
+        let objective = match &head.objective {
+            None => "none",
+            Some(name) => self.objectives.get_key_value(name).map_or("other", |(name, _)| name),
+        };
+        metrics.objectives.with_label_values(&[objective, tier]).inc();
         metrics.decision_seconds.observe(took.as_secs_f64());
         metrics.prompt_tokens.inc_by(decision.prompt_tokens);
         metrics.predicted_tokens.inc_by(decision.predicted_tokens);
@@ -167,13 +261,16 @@ impl Decider {
             predicted.inc_by(decision.predicted_tokens);
         }
         let took_ms = took.as_secs_f64() * 1e3;
-        let model: String = model.unwrap_or_default().chars().take(MOST_LOGGED).collect();
-        let evidence = decision.evidence();
+        let logged = |it: Option<&str>| it.map(|it| it.chars().take(MOST_LOGGED).collect::<String>());
+        let model = logged(model).unwrap_or_default();
+        let (objective, fairness_id) =
+            (logged(head.objective.as_deref()), logged(head.fairness_id.as_deref()));
+        let (path, evidence) = (head.path.as_str(), decision.evidence());
         // What is as it should be is for those who look closely.
         if [Reason::OK, Reason::OTHER_PATH].contains(&decision.reason) {
-            tracing::debug!(evidence, model, path, took_ms, "decided");
+            tracing::debug!(evidence, model, path, objective, fairness_id, took_ms, "decided");
         } else {
-            tracing::info!(evidence, model, path, took_ms, "decided");
+            tracing::info!(evidence, model, path, objective, fairness_id, took_ms, "decided");
         }
     }
 

@@ -147,7 +147,7 @@ impl Exchange {
     async fn handle(&mut self, input: kvpick_core::session::Input) -> Result<(), Gone> {
         for action in self.session.on(input) {
             match action {
-                Action::Decide(question) => self.deciding = Some(self.decide(question)),
+                Action::Decide(question) => self.deciding = Some(self.decide(*question)),
                 Action::Reply(reply) => {
                     self.answers.send(Ok(wire::response(reply))).await.map_err(|_| Gone)?;
                 }
@@ -156,6 +156,12 @@ impl Exchange {
                     self.observe(&served);
                 }
                 Action::Named(id) => self.learn_id(&id),
+                Action::Fail(why) => {
+                    self.picker.shared.metrics.stream_errors.inc();
+                    tracing::warn!(why, "an exchange with Envoy makes no sense");
+                    self.answers.send(Err(Status::failed_precondition(why))).await.ok();
+                    return Err(Gone);
+                }
             }
         }
         Ok(())

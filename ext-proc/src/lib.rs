@@ -2,7 +2,8 @@
 //!
 //! Reading order: [`config`], [`app`] (what is started, in which order, and stopped), then a request's way:
 //! [`ext_proc`] (one gRPC stream per HTTP request), [`wire`] (Envoy's messages to plain values and back), [`decide`]
-//! (from a body to a decision, off the I/O threads and within a budget), [`prepare`] (from a body to its prompts and their
+//! (from a body to a decision, off the I/O threads and within a budget), [`look`] (what a body says, compressed or not,
+//! and what is changed in it), [`prepare`] (from a body to its prompts and their
 //! blocks), [`models`] (tokenizers and templates), [`memo`] (what is kept of earlier requests) and [`reload`] (of them, while
 //! requests go on), [`shared`] (the world behind its lock). Beside it: [`feeds`] (agents), [`probe`] (replicas that are out),
 //! [`metrics`], [`parity`] (what is shown of it), [`status`]; and [`tokenize`], which shows what `prepare` makes of bodies.
@@ -11,10 +12,12 @@ pub mod app;
 mod clock;
 pub mod config;
 pub mod decide;
+pub mod decompress;
 pub mod ext_proc;
 pub mod feeds;
 pub mod flags;
 pub mod listen;
+pub mod look;
 pub mod memo;
 pub mod metrics;
 pub mod models;

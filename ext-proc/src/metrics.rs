@@ -32,6 +32,8 @@ pub struct Metrics {
     pub feed_closed: IntCounterVec,
     /// Descriptions of replicas that were refused, by `node`; `unknown` for nodes that have no replica here.
     pub feed_refused: IntCounterVec,
+    /// Requests by `objective` (a configured name, `other` or `none`) and `tier`.
+    pub objectives: IntCounterVec,
     /// Full copies applied, by `replica`.
     pub feed_copies: IntCounterVec,
     /// Whether a `model` makes prompts (1) or not (0).
@@ -100,6 +102,11 @@ impl Metrics {
                 "kvpick_feed_refused_total",
                 "Replicas that an agent described and may not.",
                 &["node"],
+            )?,
+            objectives: reg.counters(
+                "kvpick_objective_decisions_total",
+                "Requests decided, by what they are for.",
+                &["objective", "tier"],
             )?,
             feed_copies: reg.counters("kvpick_feed_copies_total", "Full copies applied.", &["replica"])?,
             models_ready: reg.add(IntGaugeVec::new(

@@ -6,6 +6,7 @@ use std::{net::SocketAddr, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use kvpick_core::{
+    among,
     outcome::Reason,
     parity::Made,
     pick::{self, Chains},
@@ -33,22 +34,39 @@ pub trait Serving {
     fn is_distrusted(&self, model: Option<&str>, api: Api) -> bool;
 }
 
-impl Serving for Shared {
+/// The replicas that a gateway lets be picked for a request.
+#[derive(Clone, Debug)]
+pub struct Among {
+    /// All that is known.
+    pub shared: Arc<Shared>,
+    /// Which of them.
+    pub among: Arc<among::Among>,
+}
+
+impl Among {
+    /// Whether the gateway's list leaves none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.among.is_listed() && self.plan(None).none_allowed
+    }
+}
+
+impl Serving for Among {
     fn plan(&self, model: Option<&str>) -> Plan {
-        self.world().plan(model)
+        self.shared.world().plan_among(model, &self.among)
     }
 
     fn base_models(&self, model: &str) -> Vec<String> {
-        self.world().base_models(model)
+        self.shared.world().base_models(model)
     }
 
     fn addresses(&self, plan: &Plan) -> Vec<SocketAddr> {
-        let world = self.world();
+        let world = self.shared.world();
         plan.candidates.iter().map(|it| world.replicas[*it].spec.name.address).collect()
     }
 
     fn is_distrusted(&self, model: Option<&str>, api: Api) -> bool {
-        Self::is_distrusted(self, model, api)
+        self.shared.is_distrusted(model, api)
     }
 }
 

@@ -52,6 +52,19 @@ pub struct Estimate {
     pub cache_use: f32,
 }
 
+/// From so many queued requests on a replica is saturated, and from that cache use on: another request would wait there,
+/// or have others evicted. They are llm-d's usual bounds.
+const SATURATED_WAITING: u32 = 5;
+const SATURATED_CACHE_USE: f32 = 0.8;
+
+impl Estimate {
+    /// Whether what gives way should not go there. A replica of which no agent speaks is not.
+    #[must_use]
+    pub fn is_saturated(&self) -> bool {
+        SATURATED_WAITING <= self.waiting || SATURATED_CACHE_USE <= self.cache_use
+    }
+}
+
 impl Busy {
     /// A request is on its way there, with so many prompt tokens to prefill.
     pub fn on_start(&mut self, prefill_tokens: u64, rate: f64, now: Instant) {

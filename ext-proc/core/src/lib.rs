@@ -1,7 +1,7 @@
 //! The picker without its sockets: facts and the time go in, decisions come out.
 //!
 //! Reading order, which is a request's: [`session`] (one exchange with Envoy), [`request`] (a body's meaning),
-//! [`prompts`] (its token ids) or [`remote`] (those that another
+//! [`among`] (whom the gateway lets be picked), [`prompts`] (its token ids) or [`remote`] (those that another
 //! server makes of it), [`pick`] (block names, who holds them, who is least busy), [`score`], [`reply`]
 //! (what Envoy is told), [`outcome`] (how it ended). What a pick stands on: [`world`], [`replicas`], [`index`] (the
 //! engines' own word), [`hit`] (what of it an engine would use), [`recent`] (what was sent where),
@@ -9,6 +9,7 @@
 //! brings it in. What need not be computed twice is in a [`memo`].
 #![forbid(unsafe_code)]
 
+pub mod among;
 pub mod busy;
 pub mod feed;
 pub mod health;

@@ -15,6 +15,8 @@ pub enum Tier {
     Load,
     /// Nothing: Envoy balances by itself.
     NoOpinion,
+    /// It goes nowhere: the client is told so.
+    Refused,
 }
 
 impl Tier {
@@ -27,6 +29,63 @@ impl Tier {
             Self::Approximate => "approximate",
             Self::Load => "load",
             Self::NoOpinion => "no_opinion",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// Why a request is not sent anywhere. The protocol has an answer for each.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refusal {
+    /// No replica may serve it.
+    NoEndpoint,
+    /// It gives way to others while all replicas are saturated.
+    Saturated,
+}
+
+impl Refusal {
+    /// The HTTP status.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::NoEndpoint => 503,
+            Self::Saturated => 429,
+        }
+    }
+
+    /// Value of [`crate::reply::DROPPED_REASON`], by llm-d's words.
+    #[must_use]
+    pub const fn dropped_reason(self) -> &'static str {
+        match self {
+            Self::NoEndpoint => "rejected-no-endpoints",
+            Self::Saturated => "rejected-saturated",
+        }
+    }
+
+    /// For the client.
+    #[must_use]
+    pub const fn message(self) -> &'static str {
+        match self {
+            Self::NoEndpoint => "no replica may serve this request now",
+            Self::Saturated => "all replicas are saturated, and this request's objective gives way",
+        }
+    }
+
+    /// Seconds after which it may be tried again, where that can help.
+    #[must_use]
+    pub const fn retry_after_s(self) -> Option<u32> {
+        match self {
+            Self::NoEndpoint => None,
+            Self::Saturated => Some(1),
+        }
+    }
+
+    /// The reason as the outcome has it.
+    #[must_use]
+    pub const fn reason(self) -> Reason {
+        match self {
+            Self::NoEndpoint => Reason::NO_ENDPOINT,
+            Self::Saturated => Reason::SATURATED,
         }
     }
 }
@@ -112,6 +171,14 @@ impl Reason {
     pub const RANK_NOT_HONOURED: Self = Self("rank_not_honoured");
     /// No replica is known.
     pub const NO_REPLICA: Self = Self("no_replica");
+    /// The gateway's list of replicas leaves none, or no replica of the pool is ready.
+    pub const NO_ENDPOINT: Self = Self("no_endpoint");
+    /// The request's objective gives way while all replicas are saturated.
+    pub const SATURATED: Self = Self("saturated");
+    /// The body is compressed in a way that can't be read here, or in several.
+    pub const ENCODING_UNKNOWN: Self = Self("encoding_unknown");
+    /// The body is not what its `content-encoding` says.
+    pub const ENCODING_BROKEN: Self = Self("encoding_broken");
 
     /// A reason of another module's error; its label must be a constant.
     #[must_use]

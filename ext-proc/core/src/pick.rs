@@ -9,10 +9,11 @@ use kvpick_proto::{
 };
 
 use crate::{
+    among::Among,
     hit::Rule,
     index::{GPU_ONLY, Scale},
     memo::Memo,
-    outcome::{Reason, Tier},
+    outcome::{Reason, Refusal, Tier},
     parity::Made,
     prompts::Prompt,
     replicas::{Knowledge, Replica, ReplicaId, Replicas},
@@ -73,36 +74,50 @@ pub struct Pick {
     pub predicted_tokens: u64,
     /// Tokens per block where the replica was picked for its blocks; 0 else.
     pub block_size: u32,
+    /// Set where no replica is to have it.
+    pub refusal: Option<Refusal>,
 }
 
 impl Pick {
     /// That replica and no other.
     #[must_use]
     pub fn pinned(id: ReplicaId) -> Self {
+        Self { replicas: vec![id], ..Self::of(Tier::Pinned, Reason::OK) }
+    }
+
+    /// None: the client is told so.
+    #[must_use]
+    pub fn refused(refusal: Refusal) -> Self {
+        Self { refusal: Some(refusal), ..Self::of(Tier::Refused, refusal.reason()) }
+    }
+
+    const fn of(tier: Tier, reason: Reason) -> Self {
         Self {
-            tier: Tier::Pinned,
-            reason: Reason::OK,
-            replicas: vec![id],
+            tier,
+            reason,
+            replicas: Vec::new(),
             rank: None,
             prompt_tokens: 0,
             predicted_tokens: 0,
             block_size: 0,
+            refusal: None,
         }
     }
 }
 
 /// The replicas that may serve a model, those that are out left aside as long as one is in; and whether the model is
-/// known at all: if not, any replica may, to tell the client so.
+/// known at all: if not, any replica may, to tell the client so. All of that among those that the gateway allows.
 #[must_use]
-pub fn candidates(replicas: &Replicas, model: Option<&str>) -> (Vec<ReplicaId>, bool) {
+pub fn candidates(replicas: &Replicas, model: Option<&str>, among: &Among) -> (Vec<ReplicaId>, bool) {
+    let allowed = || replicas.iter().filter(|(_, it)| among.has(it.spec.name.address));
     let serving = |(id, replica): (ReplicaId, &Replica)| match model {
         Some(model) => replica.serves(model).then_some(id),
         None => Some(id),
     };
-    let mut all: Vec<_> = replicas.iter().filter_map(serving).collect();
+    let mut all: Vec<_> = allowed().filter_map(serving).collect();
     let known = !all.is_empty();
     if !known {
-        all = replicas.iter().map(|(id, _)| id).collect();
+        all = allowed().map(|(id, _)| id).collect();
     }
     let healthy: Vec<_> = all.iter().copied().filter(|it| replicas[*it].health.is_in()).collect();
     (if healthy.is_empty() { all } else { healthy }, known)
@@ -212,6 +227,7 @@ pub fn pick(
         block_size: best.filter(|_| by_blocks).map_or(0, |it| it.4.domain.block_size.get()),
         rank: by_header.filter(|_| ask.honours_rank).map(|it| replicas[it.2].spec.name.rank),
         replicas: best.into_iter().map(|it| it.2).chain(next(replicas, &offers)).collect(),
+        refusal: None,
     }
 }
 

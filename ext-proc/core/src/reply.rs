@@ -1,11 +1,13 @@
 //! What Envoy is told, as plain values. The rules are those of the endpoint picker protocol (Gateway API Inference
 //! Extension, proposal 004): the destination goes out as a header and as metadata, always equal.
 
+use bytes::Bytes;
 use kvpick_proto::words::ReplicaName;
 
 use crate::{
-    outcome::{Reason, Tier},
+    outcome::{Reason, Refusal, Tier},
     pick::Pick,
+    request::json::Edit,
 };
 
 /// Request header, and key of the dynamic metadata, that names the destination.
@@ -20,25 +22,88 @@ pub const RANK: &str = "x-data-parallel-rank";
 /// Response header that tells what a pick was based on, where switched on.
 pub const EVIDENCE: &str = "x-kvpick-evidence";
 
+/// Response header that says why a request was refused (llm-d's name).
+pub const DROPPED_REASON: &str = "x-llm-d-request-dropped-reason";
+
+/// Request header by which the echo server of the conformance suite is asked to set a response header.
+pub const ECHO: &str = "x-echo-set-header";
+
+/// Response header by which the conformance suite learns who served a request.
+pub const TEST_SERVED: &str = "x-conformance-test-served-endpoint";
+
+/// Request headers that are removed from every request, each with the reason. Nothing that a client sends under these
+/// names reaches an engine, or a filter behind.
+pub const REMOVED: [(&str, &str); 7] = [
+    (DESTINATION, "would choose the replica wherever a cluster reads it; set anew with the pick"),
+    (
+        "x-gateway-destination-endpoint-subset",
+        "would narrow the choice; a gateway's own word comes as metadata",
+    ),
+    (
+        "x-gateway-destination-endpoint-served",
+        "would tell who served the request; Envoy tells it as metadata",
+    ),
+    // Of several values Envoy overwrites the first alone.
+    (RANK, "would choose the rank behind the replica's address; set anew with the pick"),
+    ("x-llm-d-model-name-rewrite", "is a word to the picker, which has read it: the body has the model now"),
+    ("x-gateway-model-name-rewrite", "the same by its older name"),
+    (
+        "test-epp-endpoint-selection",
+        "would choose the replica where conformance tests are switched on behind",
+    ),
+];
+
+/// Headers whose names begin so are removed too, as far as they are seen: they are this picker's own words.
+pub const REMOVED_PREFIX: &str = "x-kvpick-";
+
+/// Request headers that are set, each with the reason.
+pub const SET: [(&str, &str); 4] = [
+    (DESTINATION, "the pick"),
+    (RANK, "the pick's rank, where several share its address"),
+    ("content-length", "of a body that Envoy holds and that was changed"),
+    (ECHO, "the conformance suite's way to see the pick; only with `conformance: true`"),
+];
+
+/// Response headers that are set, those of refusals included, each with the reason.
+pub const ANSWERED: [(&str, &str); 5] = [
+    (EVIDENCE, "what the pick was based on, where switched on"),
+    (TEST_SERVED, "who served; only with `conformance: true`"),
+    (DROPPED_REASON, "why the request was refused"),
+    ("content-type", "of a refusal's body"),
+    ("retry-after", "of a refusal that may be none in a moment"),
+];
+
 /// Largest piece in which a body is sent back. Envoy takes more; some look-alikes cap a message at 64 KiB.
 pub const CHUNK: usize = 62_000;
 
 /// One answer on a stream, each to the message of that phase.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Reply {
-    /// Go on; with the way if it is known by now.
-    RequestHeaders(Option<Way>),
-    /// Go on with the body as it is; with the way if it was not known before.
-    RequestBody(Option<Way>),
+    /// Go on, without what the client had no right to say.
+    RequestHeaders {
+        /// The way, if it is known by now.
+        way: Option<Way>,
+        /// Headers to remove beyond [`REMOVED`].
+        stripped: Vec<String>,
+    },
+    /// Go on.
+    RequestBody {
+        /// The way, if it was not known before.
+        way: Option<Way>,
+        /// The body in place of the one that Envoy holds; `None` leaves it as it is.
+        changed: Option<Changed>,
+    },
     /// A piece of the body, in the mode in which this server must send it back.
     RequestBodyPiece {
         /// The piece.
-        bytes: Vec<u8>,
+        bytes: Bytes,
         /// Whether it is the last.
         end: bool,
     },
-    /// Go on.
-    RequestTrailers,
+    /// Go on; with the destination if there was nothing before that it could ride on.
+    RequestTrailers(Option<Destination>),
+    /// Answer the client in the engine's place.
+    Refuse(Refusal),
     /// Go on; with the evidence if it is to be shown.
     ResponseHeaders(Option<String>),
     /// Go on with the body as it is.
@@ -61,6 +126,17 @@ pub struct Way {
     pub destination: Option<Destination>,
     /// The data-parallel rank that it asks for there; `None` where the engine is left to choose.
     pub rank: Option<u32>,
+    /// Whether the conformance suite's echo server is to tell of the destination.
+    pub echo: bool,
+}
+
+/// A body in place of the client's.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Changed {
+    /// Its bytes.
+    pub bytes: Bytes,
+    /// Whether the request tells a length, which is another one now.
+    pub has_length: bool,
 }
 
 /// Where a request goes: addresses in the order in which they are to be tried.
@@ -87,6 +163,12 @@ impl Destination {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The first of them.
+    #[must_use]
+    pub fn first(&self) -> &str {
+        self.0.split(',').next().unwrap_or_default()
+    }
 }
 
 /// How a request was decided, as far as the rest of its exchange needs it.
@@ -106,6 +188,10 @@ pub struct Decision {
     pub predicted_tokens: u64,
     /// Tokens per block where blocks decided; 0 else.
     pub block_size: u32,
+    /// Set where the request goes nowhere.
+    pub refusal: Option<Refusal>,
+    /// What is to be changed in the body.
+    pub edits: Vec<Edit>,
 }
 
 impl Decision {
@@ -120,6 +206,8 @@ impl Decision {
             prompt_tokens: pick.prompt_tokens,
             predicted_tokens: pick.predicted_tokens,
             block_size: pick.block_size,
+            refusal: pick.refusal,
+            edits: Vec::new(),
         }
     }
 

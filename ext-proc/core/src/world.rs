@@ -5,10 +5,11 @@ use std::time::Instant;
 use kvpick_proto::words::{AgentMessage, InFlight, KeyKind, ReplicaName, ServerMessage};
 
 use crate::{
+    among::Among,
     feed::{Close, Feed, Note, StreamId},
     health::Failure,
     index::GPU_ONLY,
-    outcome::Reason,
+    outcome::{Reason, Refusal},
     parity::{self, Made, Model, Parity, Subject, WatchId},
     pick::{self, Ask, Chains, Naming, Pick},
     pins::{Bounds, Links, Pin, Pins, What},
@@ -29,6 +30,10 @@ pub struct World {
     pub pins: Pins,
     /// Whether prompts are those of the engines.
     pub parity: Parity,
+    /// Whether the replicas are those of a pool, which come and go: with none ready, requests are refused. Else Envoy is
+    /// left to choose, as it knows more.
+    pub is_pool: bool,
+    turns: usize,
     weights: Weights,
     picks: u64,
     seed: u64,
@@ -59,6 +64,8 @@ pub struct Plan {
     pub model_known: bool,
     /// How they name its blocks.
     pub namings: Vec<Naming>,
+    /// Whether a gateway's list has left no replica at all.
+    pub none_allowed: bool,
 }
 
 impl World {
@@ -77,6 +84,8 @@ impl World {
             feed: Feed::new(server, now),
             pins: Pins::new(Bounds::default(), seed),
             parity: Parity::default(),
+            is_pool: false,
+            turns: 0,
             weights,
             picks: 0,
             seed,
@@ -86,9 +95,36 @@ impl World {
     /// First step of a pick: who may serve the model, and how do they name blocks.
     #[must_use]
     pub fn plan(&self, model: Option<&str>) -> Plan {
-        let (candidates, model_known) = pick::candidates(&self.replicas, model);
+        self.plan_among(model, &Among::All)
+    }
+
+    /// The same where the gateway allows these replicas only.
+    #[must_use]
+    pub fn plan_among(&self, model: Option<&str>, among: &Among) -> Plan {
+        let (candidates, model_known) = pick::candidates(&self.replicas, model, among);
         let namings = pick::namings(&self.replicas, &candidates, model);
-        Plan { candidates, model_known, namings }
+        let none_allowed = among.is_listed() && candidates.is_empty();
+        Plan { candidates, model_known, namings, none_allowed }
+    }
+
+    /// Leaves one candidate of a plan, the next one in turn.
+    pub fn take_turn(&mut self, plan: &mut Plan) {
+        if let Some(id) = plan.candidates.get(self.turns % plan.candidates.len().max(1)) {
+            self.turns = self.turns.wrapping_add(1);
+            plan.candidates = vec![*id];
+        }
+    }
+
+    /// Whether a request of that priority is to be refused, and why.
+    #[must_use]
+    pub fn refusal(&self, plan: &Plan, priority: i32, now: Instant) -> Option<Refusal> {
+        if plan.none_allowed || self.is_pool && plan.candidates.is_empty() {
+            return Some(Refusal::NoEndpoint);
+        }
+        let is_saturated =
+            |id: &ReplicaId| self.replicas[*id].busy.estimate(self.weights.prefill_rate, now).is_saturated();
+        let gives_way = priority < 0 && !plan.candidates.is_empty();
+        (gives_way && plan.candidates.iter().all(is_saturated)).then_some(Refusal::Saturated)
     }
 
     /// The base model behind a model or adapter name, as the operator calls it: the key of its tokenizer.

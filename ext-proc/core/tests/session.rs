@@ -3,11 +3,12 @@
 use kvpick_core::{
     outcome::{Reason, Tier},
     reply::{CHUNK, Decision, Destination, Reply, Way},
-    session::{Action, BodyMode, Input, Question, Served, Session, Settings},
+    session::{Action, BodyMode, Head, Input, Question, Served, Session, Settings},
 };
 use kvpick_proto::words::ReplicaName;
 
-const SETTINGS: Settings = Settings { most_body: 1 << 20, destinations: 2, evidence_header: false };
+const SETTINGS: Settings =
+    Settings { most_body: 1 << 20, destinations: 2, evidence_header: false, conformance: false };
 
 fn name(port: u16) -> ReplicaName {
     ReplicaName { address: ([127, 0, 0, 1], port).into(), rank: 0 }
@@ -22,21 +23,34 @@ fn decided() -> Input {
         prompt_tokens: 100,
         predicted_tokens: 96,
         block_size: 16,
+        refusal: None,
+        edits: Vec::new(),
     })
 }
 
 fn destination() -> Option<Way> {
-    Some(Way { destination: Destination::new(&[name(1), name(2)], 2), rank: Some(1) })
+    Some(Way { destination: Destination::new(&[name(1), name(2)], 2), rank: Some(1), echo: false })
+}
+
+fn headers_reply(way: Option<Way>) -> Reply {
+    Reply::RequestHeaders { way, stripped: Vec::new() }
+}
+
+fn body_reply(way: Option<Way>) -> Reply {
+    Reply::RequestBody { way, changed: None }
+}
+
+fn head(path: &str) -> Head {
+    Head { path: path.to_owned(), ..Head::default() }
 }
 
 fn headers(request_body: BodyMode, end: bool) -> Input {
     let response_body = BodyMode::None;
-    let path = "/v1/completions?x=1".to_owned();
-    Input::RequestHeaders { path, session: None, request_body, response_body, end }
+    Input::RequestHeaders { head: head("/v1/completions"), request_body, response_body, end }
 }
 
 fn body(bytes: &[u8], end: bool) -> Input {
-    Input::RequestBody { bytes: bytes.to_vec(), end }
+    Input::RequestBody { bytes: bytes.to_vec().into(), end }
 }
 
 fn replies(actions: Vec<Action>) -> Vec<Reply> {
@@ -53,18 +67,17 @@ fn question(actions: &[Action]) -> &Question {
 #[test]
 fn buffered() {
     let mut session = Session::new(SETTINGS);
-    assert_eq!(replies(session.on(headers(BodyMode::Buffered, false))), [Reply::RequestHeaders(None)]);
+    assert_eq!(replies(session.on(headers(BodyMode::Buffered, false))), [headers_reply(None)]);
     let actions = session.on(body(b"{}", true));
     let want = Question {
-        path: "/v1/completions".to_owned(),
-        session: None,
-        body: b"{}".to_vec(),
+        head: head("/v1/completions"),
+        body: b"{}".to_vec().into(),
         lack: None,
         envoy_has_a_clock: true,
     };
     assert_eq!(question(&actions), &want);
     assert!(!session.request_is_out());
-    assert_eq!(replies(session.on(decided())), [Reply::RequestBody(destination())]);
+    assert_eq!(replies(session.on(decided())), [body_reply(destination())]);
     assert!(session.request_is_out());
     let answer = session.on(Input::ResponseHeaders(Served::default()));
     assert_eq!(answer, [Action::Observe(Served::default()), Action::Reply(Reply::ResponseHeaders(None))]);
@@ -80,8 +93,9 @@ fn buffered_over_the_limit_and_cut() {
         let _ = session.on(headers(BodyMode::BufferedPartial, false));
         let actions = session.on(body(&bytes, end));
         assert_eq!(question(&actions).lack, Some(reason));
-        assert_eq!(question(&actions).body, bytes, "for the model's name");
-        assert_eq!(replies(session.on(decided())), [Reply::RequestBody(destination())]);
+        let most = bytes.len().min(1 << 20);
+        assert_eq!(question(&actions).body.joined(), bytes[..most], "for the model's name");
+        assert_eq!(replies(session.on(decided())), [body_reply(destination())]);
     }
 }
 
@@ -91,7 +105,7 @@ fn without_a_body() {
         let mut session = Session::new(SETTINGS);
         let actions = session.on(headers(mode, true));
         assert_eq!(question(&actions).lack, Some(Reason::NO_BODY));
-        assert_eq!(replies(session.on(decided())), [Reply::RequestHeaders(destination())]);
+        assert_eq!(replies(session.on(decided())), [headers_reply(destination())]);
     }
 }
 
@@ -100,9 +114,9 @@ fn streamed_is_decided_on_headers_and_each_piece_is_answered() {
     let mut session = Session::new(SETTINGS);
     let actions = session.on(headers(BodyMode::Streamed, false));
     assert_eq!(question(&actions).lack, Some(Reason::BODY_NOT_SENT));
-    assert_eq!(replies(session.on(decided())), [Reply::RequestHeaders(destination())]);
+    assert_eq!(replies(session.on(decided())), [headers_reply(destination())]);
     for end in [false, false, true] {
-        assert_eq!(replies(session.on(body(b"x", end))), [Reply::RequestBody(None)]);
+        assert_eq!(replies(session.on(body(b"x", end))), [body_reply(None)]);
     }
 }
 
@@ -136,14 +150,14 @@ fn full_duplex_sends_every_byte_back_after_the_destination() {
                 }
             }
             let asked = question(&actions);
-            assert_eq!((&asked.body, asked.lack), (&bytes, None));
+            assert_eq!((asked.body.joined().to_vec(), asked.lack), (bytes.clone(), None));
             assert!(!asked.envoy_has_a_clock);
 
             let mut replies = replies(session.on(decided()));
             assert!(session.request_is_out());
-            assert_eq!(replies.remove(0), Reply::RequestHeaders(destination()));
+            assert_eq!(replies.remove(0), headers_reply(destination()));
             if matches!(end, End::Trailers) {
-                assert_eq!(replies.pop(), Some(Reply::RequestTrailers));
+                assert_eq!(replies.pop(), Some(Reply::RequestTrailers(None)));
             }
             let n = replies.len();
             let mut echoed = Vec::new();
@@ -183,9 +197,8 @@ fn full_duplex_over_the_limit_goes_by_load_and_loses_nothing() {
 #[test]
 fn a_full_duplex_answer_is_echoed_at_once() {
     let mut session = Session::new(SETTINGS);
-    let path = "/".to_owned();
     let (request_body, response_body) = (BodyMode::FullDuplexStreamed, BodyMode::FullDuplexStreamed);
-    let _ = session.on(Input::RequestHeaders { path, session: None, request_body, response_body, end: true });
+    let _ = session.on(Input::RequestHeaders { head: head("/"), request_body, response_body, end: true });
     let _ = session.on(decided());
     for (bytes, end) in [(b"data: 1".to_vec(), false), (Vec::new(), true)] {
         let got = replies(session.on(Input::ResponseBody { bytes: bytes.clone(), end }));
@@ -198,9 +211,9 @@ fn a_buffered_body_before_trailers_is_whole() {
     let mut session = Session::new(SETTINGS);
     let _ = session.on(headers(BodyMode::Buffered, false));
     let actions = session.on(body(b"{}", false));
-    assert_eq!((&question(&actions).body[..], question(&actions).lack), (&b"{}"[..], None));
-    assert_eq!(replies(session.on(decided())), [Reply::RequestBody(destination())]);
-    assert_eq!(replies(session.on(Input::RequestTrailers)), [Reply::RequestTrailers]);
+    assert_eq!((&question(&actions).body.joined()[..], question(&actions).lack), (&b"{}"[..], None));
+    assert_eq!(replies(session.on(decided())), [body_reply(destination())]);
+    assert_eq!(replies(session.on(Input::RequestTrailers)), [Reply::RequestTrailers(None)]);
 }
 
 #[test]
@@ -213,7 +226,7 @@ fn a_last_piece_that_comes_twice_is_sent_back_once() {
             assert_eq!(session.on(body(b"{}", true)), []);
         }
         let sent = replies(session.on(decided()));
-        assert_eq!(sent[1..], [Reply::RequestBodyPiece { bytes: b"{}".to_vec(), end: true }]);
+        assert_eq!(sent[1..], [Reply::RequestBodyPiece { bytes: "{}".into(), end: true }]);
         assert_eq!(session.on(body(b"{}", true)), []);
     }
 }
@@ -251,8 +264,8 @@ fn an_answer_that_comes_early_is_answered_too() {
 /// What is learnt of a response's id from its body, which comes in pieces of that size.
 fn named(path: &str, status: u32, mode: BodyMode, text: &str, size: usize) -> Vec<String> {
     let mut session = Session::new(SETTINGS);
-    let (path, request_body) = (path.to_owned(), BodyMode::Buffered);
-    let begun = Input::RequestHeaders { path, session: None, request_body, response_body: mode, end: false };
+    let (head, request_body) = (head(path), BodyMode::Buffered);
+    let begun = Input::RequestHeaders { head, request_body, response_body: mode, end: false };
     let _ = session.on(begun);
     let _ = session.on(body(b"{}", true));
     let _ = session.on(decided());
@@ -275,7 +288,7 @@ fn a_responses_id_is_read_from_its_body_in_every_mode_and_cut() {
     for text in [whole, event] {
         for mode in [BodyMode::Streamed, BodyMode::Buffered, BodyMode::FullDuplexStreamed] {
             for size in [1, 7, 1_000] {
-                assert_eq!(named("/v1/responses?x", 200, mode, text, size), ["resp_1"], "{mode:?} {size}");
+                assert_eq!(named("/v1/responses", 200, mode, text, size), ["resp_1"], "{mode:?} {size}");
             }
         }
     }
@@ -290,16 +303,10 @@ fn a_responses_id_is_read_from_its_body_in_every_mode_and_cut() {
 fn a_clients_session_reaches_the_question() {
     for request_body in [BodyMode::Buffered, BodyMode::FullDuplexStreamed] {
         let mut session = Session::new(SETTINGS);
-        let (path, response_body) = ("/v1/responses".to_owned(), BodyMode::None);
-        let who = Some("s".to_owned());
-        let _ = session.on(Input::RequestHeaders {
-            path,
-            session: who.clone(),
-            request_body,
-            response_body,
-            end: false,
-        });
+        let (response_body, who) = (BodyMode::None, Some("s".to_owned()));
+        let head = Head { session: who.clone(), ..head("/v1/responses") };
+        let _ = session.on(Input::RequestHeaders { head, request_body, response_body, end: false });
         let actions = session.on(body(b"{}", true));
-        assert_eq!(question(&actions).session, who);
+        assert_eq!(question(&actions).head.session, who);
     }
 }

@@ -28,6 +28,7 @@ impl Config {
         self.replica_mistakes(&mut found);
         self.model_mistakes(&mut found);
         self.range_mistakes(&mut found);
+        self.objective_mistakes(&mut found);
         if !self.pins.is_header_plain() {
             found.push(
                 "pins.session_header: is no name of a header; use small letters, digits and hyphens, or null for none"

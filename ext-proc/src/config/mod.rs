@@ -2,6 +2,7 @@
 
 mod mistakes;
 mod models;
+mod objectives;
 mod pins;
 mod remote;
 mod replicas;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::{flags::Flags, listen::Listen, memo::MemoConfig};
 
 pub use models::{ContentFormatConfig, ModelConfig};
+pub use objectives::ObjectiveConfig;
 pub use pins::PinsConfig;
 pub use remote::{RemoteConfig, RemoteFrom, SourceConfig, base_url, read_key};
 pub use replicas::ReplicaConfig;
@@ -73,6 +75,14 @@ pub struct Config {
     /// addresses of replicas.
     #[serde(default)]
     pub evidence_header: bool,
+    /// Switches on what the Gateway API Inference Extension's conformance suite asks of an endpoint picker: the request
+    /// header `test-epp-endpoint-selection` says who is picked, and `x-conformance-test-served-endpoint` who was. For
+    /// tests: a client can then choose its replica.
+    #[serde(default)]
+    pub conformance: bool,
+    /// What requests are for, by name, and which of them give way.
+    #[serde(default)]
+    pub objectives: Vec<ObjectiveConfig>,
     /// Most addresses in a destination, best first: 2 lets Envoy's retries go to the next best. Must be 1 where
     /// Envoy's cluster is of type `ORIGINAL_DST`, which takes no list.
     #[serde(default = "default_destinations")]

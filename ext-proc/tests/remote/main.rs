@@ -18,10 +18,14 @@ use kvpick::{
     decide::Decider,
     metrics::Metrics,
     models::Models,
-    prepare::{self, Maker, Prepared, Step},
+    prepare::{self, Among, Maker, Prepared, Step},
     shared::Shared,
 };
-use kvpick_core::{request::Api, session::Question, world::World};
+use kvpick_core::{
+    request::Api,
+    session::{Head, Question},
+    world::World,
+};
 use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -74,9 +78,8 @@ impl Server {
     /// The reason and the number of prompt tokens.
     async fn decide(&self, path: &str, body: &str) -> (&'static str, u64) {
         let question = Question {
-            path: path.to_owned(),
-            session: None,
-            body: body.as_bytes().to_vec(),
+            head: Head { path: path.to_owned(), ..Head::default() },
+            body: body.as_bytes().to_vec().into(),
             lack: None,
             envoy_has_a_clock: true,
         };
@@ -86,7 +89,8 @@ impl Server {
 
     async fn prepared(&self, body: &str) -> Prepared {
         let body = body.as_bytes().to_vec().into();
-        match prepare::begin(&*self.shared, &self.models, Api::ChatCompletions, body, None) {
+        let serving = Among { shared: Arc::clone(&self.shared), among: Arc::default() };
+        match prepare::begin(&serving, &self.models, Api::ChatCompletions, body, None) {
             Step::Done(prepared) => prepared,
             Step::Ask(pending) => {
                 let told = pending.ask(Instant::now() + Duration::from_secs(60)).await;
@@ -256,9 +260,8 @@ async fn beyond_the_bound_nobody_waits() {
     let first = {
         let decider = Arc::clone(&server.decider);
         let question = Question {
-            path: CHAT.to_owned(),
-            session: None,
-            body: HELLO.as_bytes().to_vec(),
+            head: Head { path: CHAT.to_owned(), ..Head::default() },
+            body: HELLO.as_bytes().to_vec().into(),
             lack: None,
             envoy_has_a_clock: true,
         };

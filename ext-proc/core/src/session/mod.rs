@@ -7,15 +7,23 @@
 //!   known: then headers, then the body in pieces, the last one marked, or followed by the trailers' answer.
 //! * Elsewhere the destination must be known with the headers.
 //!
-//! Whatever comes, in whatever order, is answered such that the request goes on.
+//! Whatever comes is answered such that the request goes on. Where that can't be (a body whose headers did not come, or
+//! headers twice) the exchange fails, and Envoy's `failure_mode_allow` decides.
 
 mod answer;
+mod body;
+mod head;
 mod request;
+
+use bytes::Bytes;
 
 use crate::{
     outcome::Reason,
     reply::{CHUNK, Decision, Reply},
 };
+
+pub use body::Body;
+pub use head::{Encoding, Head};
 
 /// Envoy's `BodySendMode`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -34,10 +42,8 @@ pub enum BodyMode {
 pub enum Input {
     /// First message of a request.
     RequestHeaders {
-        /// With its query string.
-        path: String,
-        /// The client's session, where a header names it.
-        session: Option<String>,
+        /// What they say.
+        head: Head,
         /// How bodies are sent in this exchange.
         request_body: BodyMode,
         /// The same for the answer.
@@ -48,7 +54,7 @@ pub enum Input {
     /// A body, or a piece of one.
     RequestBody {
         /// Its bytes.
-        bytes: Vec<u8>,
+        bytes: Bytes,
         /// Whether no more follow. Envoy often sends an empty last piece.
         end: bool,
     },
@@ -94,24 +100,24 @@ impl Served {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Decide where this request goes, and say so by [`Input::Decided`].
-    Decide(Question),
+    Decide(Box<Question>),
     /// Send this.
     Reply(Reply),
     /// The upstream has answered, for whoever watches replicas.
     Observe(Served),
     /// The answer is a response of that id, for whoever remembers who keeps it.
     Named(String),
+    /// End the stream with an error that says this.
+    Fail(&'static str),
 }
 
 /// A request to be decided.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Question {
-    /// Without its query string.
-    pub path: String,
-    /// The client's session, where a header names it.
-    pub session: Option<String>,
+    /// What its headers say. Its `selection` is in `subset` where that is in force.
+    pub head: Head,
     /// The body, or as much of it as is at hand.
-    pub body: Vec<u8>,
+    pub body: Body,
     /// Why that is not the whole body, where it is not.
     pub lack: Option<Reason>,
     /// Whether Envoy goes on by itself when the answer takes too long.
@@ -129,16 +135,22 @@ const MOST_SOUGHT: usize = 2 << 10;
 pub struct Session {
     state: State,
     path: String,
-    /// The client's session; taken by the question.
-    session: Option<String>,
+    /// What the headers say; taken by the question.
+    head: Head,
+    /// Whether they tell the body's length.
+    has_length: bool,
+    /// Headers to remove beyond those that always are.
+    stripped: Vec<String>,
     request_mode: BodyMode,
     response_mode: BodyMode,
     settings: Settings,
     evidence: Option<String>,
-    /// The body so far, where this server has to send it back.
-    kept: Vec<u8>,
-    /// Whether trailers ended it.
+    /// The body so far, while the destination is not out.
+    kept: Body,
+    /// Whether trailers have come.
     trailers: bool,
+    /// Messages that came while the shell thought, and are to be answered after the one that it thinks about.
+    owed: Owed,
     /// The beginning of a response's body, while its id is sought there.
     sought: Option<Vec<u8>>,
 }
@@ -152,6 +164,8 @@ pub struct Settings {
     pub destinations: usize,
     /// Whether the answer's headers tell what the pick was based on.
     pub evidence_header: bool,
+    /// Whether a conformance test may say who is picked, and is told.
+    pub conformance: bool,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -166,12 +180,16 @@ enum State {
     Passing,
     /// The request is out.
     Done,
+    /// The client has its answer from here.
+    Refused,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
     Headers,
     Body,
+    /// Trailers, with no body before them.
+    Trailers,
     /// Headers and body were kept back.
     Both {
         /// Whether the body has ended.
@@ -179,20 +197,29 @@ enum Phase {
     },
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+struct Owed {
+    bodies: usize,
+    trailers: usize,
+}
+
 impl Session {
     /// A session that waits for its first message.
     #[must_use]
-    pub const fn new(settings: Settings) -> Self {
+    pub fn new(settings: Settings) -> Self {
         Self {
             state: State::Start,
             path: String::new(),
-            session: None,
+            head: Head::default(),
+            has_length: false,
+            stripped: Vec::new(),
             request_mode: BodyMode::None,
             response_mode: BodyMode::None,
             settings,
             evidence: None,
-            kept: Vec::new(),
+            kept: Body::default(),
             trailers: false,
+            owed: Owed::default(),
             sought: None,
         }
     }
@@ -201,12 +228,20 @@ impl Session {
     #[must_use]
     pub fn on(&mut self, input: Input) -> Vec<Action> {
         match input {
-            Input::RequestHeaders { path, session, request_body, response_body, end } => {
-                self.session = session;
+            Input::RequestHeaders { head, request_body, response_body, end } => {
+                if self.state != State::Start {
+                    return vec![Action::Fail("request headers came twice")];
+                }
                 self.request_mode = request_body;
                 self.response_mode = response_body;
-                self.path = path.split('?').next().unwrap_or_default().to_owned();
+                self.path.clone_from(&head.path);
+                self.has_length = head.content_length.is_some();
+                self.head = head;
+                self.stripped = std::mem::take(&mut self.head.stripped);
                 self.on_headers(end)
+            }
+            Input::RequestBody { .. } | Input::RequestTrailers if self.state == State::Start => {
+                vec![Action::Fail("a body came without headers: request_header_mode must be SEND")]
             }
             Input::RequestBody { bytes, end } => self.on_body(bytes, end),
             Input::RequestTrailers => self.on_trailers(),
@@ -220,7 +255,7 @@ impl Session {
     /// Whether the request is out, so that nothing is lost if the stream ends here.
     #[must_use]
     pub const fn request_is_out(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, State::Done | State::Refused)
     }
 
     /// Whether the answer's body passes through here.

@@ -7,9 +7,11 @@
 mod lax;
 mod model;
 mod read;
+mod splice;
 mod text;
 
 pub use model::{first_text, for_each_member, model_of};
+pub use splice::{Edit, applied, edits};
 
 /// One JSON value.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,6 +1,8 @@
 //! The model that a body names, found without reading the rest: replicas of another model could not answer it, so it is
 //! wanted even where the body is cut, too large to look at, or waits for its turn.
 
+use std::ops::Range;
+
 /// The value of the first `model` at the top of a JSON object; `None` where it does not come, or is no string. `bytes` may
 /// end anywhere, and what follows the value is not looked at.
 #[must_use]
@@ -34,24 +36,38 @@ pub fn model_of(bytes: &[u8]) -> Option<String> {
 /// Calls `each` with every member at the top of a JSON object: the name as it stands there, quotes included, and the
 /// bytes of the value. `bytes` may end anywhere; a member that is cut is not one.
 pub fn for_each_member<'a>(bytes: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) {
-    let mut at = skip_space(bytes, 0);
+    let _end = members(bytes, 0, |name, value| each(&bytes[name], &bytes[value]));
+}
+
+/// The same for the object that begins at `start`, by their places. Returns what is behind the object, where it ends.
+pub(super) fn members(
+    bytes: &[u8],
+    start: usize,
+    mut each: impl FnMut(Range<usize>, Range<usize>),
+) -> Option<usize> {
+    let mut at = skip_space(bytes, start);
     if bytes.get(at) != Some(&b'{') {
-        return;
+        return None;
+    }
+    let inside = skip_space(bytes, at + 1);
+    if bytes.get(inside) == Some(&b'}') {
+        return Some(inside + 1);
     }
     loop {
         at = skip_space(bytes, at + 1);
-        let Some(name_end) = string_end(bytes, at) else { return };
-        let name = &bytes[at..name_end];
-        at = skip_space(bytes, name_end);
+        let name = at..string_end(bytes, at)?;
+        at = skip_space(bytes, name.end);
         if bytes.get(at) != Some(&b':') {
-            return;
+            return None;
         }
         at = skip_space(bytes, at + 1);
-        let Some(end) = value_end(bytes, at) else { return };
-        each(name, bytes[at..end].trim_ascii_end());
+        let end = value_end(bytes, at)?;
+        each(name, at..at + bytes[at..end].trim_ascii_end().len());
         at = end;
-        if bytes.get(at) != Some(&b',') {
-            return;
+        match bytes.get(at) {
+            Some(b',') => (),
+            Some(b'}') => return Some(at + 1),
+            _ => return None,
         }
     }
 }
@@ -71,7 +87,7 @@ pub fn first_text(bytes: &[u8], name: &str) -> Option<String> {
     serde_json::from_slice(&bytes[at..end]).ok()
 }
 
-fn skip_space(bytes: &[u8], mut at: usize) -> usize {
+pub(super) fn skip_space(bytes: &[u8], mut at: usize) -> usize {
     while matches!(bytes.get(at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
         at += 1;
     }

@@ -4,6 +4,14 @@ use std::borrow::Cow;
 
 use super::JsonError;
 
+/// A byte order mark, in UTF-8.
+pub(super) const MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// Whether it is in an encoding with more than one byte for each character.
+pub(super) fn is_wide(bytes: &[u8]) -> bool {
+    Wide::of(bytes).is_some()
+}
+
 /// An encoding with more than one byte for each character, and where the text begins.
 struct Wide {
     /// Bytes of a unit: 2 or 4.
