@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
 use envoy_types::pb::{
     envoy::{
         config::core::v3::{
@@ -11,7 +12,8 @@ use envoy_types::pb::{
         service::ext_proc::v3::{
             BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, ImmediateResponse,
             ProcessingRequest, ProcessingResponse, ProtocolConfiguration, StreamedBodyResponse,
-            TrailersResponse, body_mutation, processing_request::Request, processing_response::Response,
+            TrailersResponse, body_mutation, common_response::ResponseStatus, processing_request::Request,
+            processing_response::Response,
         },
         r#type::v3::HttpStatus,
     },
@@ -66,13 +68,18 @@ pub fn response(reply: Reply) -> ProcessingResponse {
     let response = match reply {
         Reply::RequestHeaders { way, stripped } => {
             metadata = way.as_ref().and_then(|it| it.destination.as_ref()).map(dynamic_metadata);
-            let always = REMOVED.map(|(name, _)| name.to_owned());
-            let mutation = HeaderMutation {
-                set_headers: way.map(set_headers).unwrap_or_default(),
-                // Those that are set are among them: Envoy removes first.
-                remove_headers: always.into_iter().chain(stripped).collect(),
+            let header_mutation = Some(headers(way, stripped));
+            let common = CommonResponse { header_mutation, ..CommonResponse::default() };
+            Response::RequestHeaders(HeadersResponse { response: Some(common) })
+        }
+        Reply::RequestWhole { way, stripped, bytes } => {
+            metadata = way.destination.as_ref().map(dynamic_metadata);
+            let common = CommonResponse {
+                status: ResponseStatus::ContinueAndReplace.into(),
+                header_mutation: Some(headers(Some(way), stripped)),
+                body_mutation: Some(whole(bytes)),
+                ..CommonResponse::default()
             };
-            let common = CommonResponse { header_mutation: Some(mutation), ..CommonResponse::default() };
             Response::RequestHeaders(HeadersResponse { response: Some(common) })
         }
         Reply::RequestBody { way, changed } => {
@@ -156,6 +163,15 @@ fn served(attributes: &Struct) -> Served {
     }
 }
 
+fn headers(way: Option<Way>, stripped: Vec<String>) -> HeaderMutation {
+    let always = REMOVED.map(|(name, _)| name.to_owned());
+    HeaderMutation {
+        set_headers: way.map(set_headers).unwrap_or_default(),
+        // Those that are set are among them: Envoy removes first.
+        remove_headers: always.into_iter().chain(stripped).collect(),
+    }
+}
+
 fn set_headers(way: Way) -> Vec<HeaderValueOption> {
     let Way { destination, rank, echo } = way;
     let served = destination.as_ref().filter(|_| echo).map(|it| format!("{TEST_SERVED}:{}", it.first()));
@@ -172,9 +188,12 @@ fn body(way: Option<Way>, changed: Option<Changed>) -> CommonResponse {
     }
     let header_mutation =
         (!set_headers.is_empty()).then(|| HeaderMutation { set_headers, ..HeaderMutation::default() });
-    let body_mutation =
-        changed.map(|it| BodyMutation { mutation: Some(body_mutation::Mutation::Body(it.bytes.into())) });
+    let body_mutation = changed.map(|it| whole(it.bytes));
     CommonResponse { header_mutation, body_mutation, ..CommonResponse::default() }
+}
+
+fn whole(bytes: Bytes) -> BodyMutation {
+    BodyMutation { mutation: Some(body_mutation::Mutation::Body(bytes.into())) }
 }
 
 fn immediate(refusal: Refusal) -> ImmediateResponse {
@@ -224,160 +243,4 @@ fn piece(bytes: Vec<u8>, end: bool) -> BodyResponse {
 }
 
 #[cfg(test)]
-mod tests {
-    use envoy_types::pb::envoy::service::ext_proc::v3::HttpHeaders;
-    use kvpick_core::among::Among;
-
-    use super::*;
-
-    #[test]
-    fn header_and_metadata_are_equal() {
-        let name = kvpick_proto::words::ReplicaName { address: ([10, 0, 0, 1], 8000).into(), rank: 0 };
-        let way = Way { destination: Destination::new(&[name], 2), rank: None, echo: false };
-        let response = response(Reply::RequestBody { way: Some(way), changed: None });
-        let Some(Response::RequestBody(body)) = response.response else { panic!() };
-        let set = &body.response.unwrap().header_mutation.unwrap().set_headers[0];
-        assert_eq!(set.append_action(), HeaderAppendAction::OverwriteIfExistsOrAdd);
-        let header = set.header.clone().unwrap();
-        assert_eq!((header.key.as_str(), header.raw_value.as_slice()), (DESTINATION, &b"10.0.0.1:8000"[..]));
-        let metadata = response.dynamic_metadata.unwrap();
-        let Some(Kind::StructValue(inner)) = metadata.fields[METADATA_NAMESPACE].kind.clone() else {
-            panic!()
-        };
-        assert_eq!(inner.fields[DESTINATION].kind, Some(Kind::StringValue("10.0.0.1:8000".to_owned())));
-    }
-
-    fn mutation(reply: Reply) -> HeaderMutation {
-        let common = match response(reply).response {
-            Some(Response::RequestHeaders(it)) => it.response,
-            Some(Response::RequestBody(it)) => it.response,
-            other => panic!("{other:?}"),
-        };
-        common.unwrap().header_mutation.unwrap()
-    }
-
-    fn set(mutation: &HeaderMutation) -> Vec<(&str, String)> {
-        let headers = mutation.set_headers.iter().map(|it| it.header.as_ref().unwrap());
-        headers.map(|it| (it.key.as_str(), String::from_utf8(it.raw_value.clone()).unwrap())).collect()
-    }
-
-    #[test]
-    fn a_rank_is_named_once_or_not_at_all() {
-        for rank in [None, Some(0), Some(3)] {
-            let way = Some(Way { destination: None, rank, echo: true });
-            let mutation = mutation(Reply::RequestHeaders { way, stripped: Vec::new() });
-            assert!(mutation.remove_headers.iter().any(|it| it == RANK), "what the client said");
-            let want: Vec<_> = rank.into_iter().map(|it| (RANK, it.to_string())).collect();
-            assert_eq!(set(&mutation), want);
-        }
-    }
-
-    #[test]
-    fn what_a_client_may_not_say_is_removed_with_the_first_reply() {
-        let stripped = vec!["x-kvpick-more".to_owned()];
-        let mutation = mutation(Reply::RequestHeaders { way: None, stripped });
-        let mut want: Vec<_> = REMOVED.iter().map(|it| it.0).collect();
-        want.push("x-kvpick-more");
-        assert_eq!(mutation.remove_headers, want);
-        assert!(mutation.set_headers.is_empty(), "the body decides");
-    }
-
-    #[test]
-    fn a_changed_body_has_its_length_where_one_is_told() {
-        for has_length in [true, false] {
-            let changed = Some(Changed { bytes: "{}".into(), has_length });
-            let way = Some(Way { destination: None, rank: Some(1), echo: false });
-            let reply = Reply::RequestBody { way, changed };
-            let want = [(RANK, "1".to_owned()), ("content-length", "2".to_owned())];
-            assert_eq!(set(&mutation(reply.clone())), want[..1 + usize::from(has_length)]);
-            let Some(Response::RequestBody(it)) = response(reply).response else { panic!() };
-            let Some(body_mutation::Mutation::Body(body)) =
-                it.response.unwrap().body_mutation.unwrap().mutation
-            else {
-                panic!()
-            };
-            assert_eq!(body, b"{}");
-        }
-        let reply = Reply::RequestBody { way: None, changed: None };
-        let Some(Response::RequestBody(it)) = response(reply).response else { panic!() };
-        assert_eq!(it.response, Some(CommonResponse::default()));
-    }
-
-    #[test]
-    fn a_conformance_test_is_told_the_first_destination() {
-        let name = |port| kvpick_proto::words::ReplicaName { address: ([10, 0, 0, 1], port).into(), rank: 0 };
-        let way = Way { destination: Destination::new(&[name(1), name(2)], 2), rank: None, echo: true };
-        let mutation = mutation(Reply::RequestHeaders { way: Some(way), stripped: Vec::new() });
-        assert_eq!(
-            set(&mutation),
-            [
-                (DESTINATION, "10.0.0.1:1,10.0.0.1:2".to_owned()),
-                (ECHO, "x-conformance-test-served-endpoint:10.0.0.1:1".to_owned()),
-            ]
-        );
-    }
-
-    #[test]
-    fn a_refusal_is_an_answer() {
-        for (refusal, status, reason) in [
-            (Refusal::NoEndpoint, 503, "rejected-no-endpoints"),
-            (Refusal::Saturated, 429, "rejected-saturated"),
-        ] {
-            let Some(Response::ImmediateResponse(it)) = response(Reply::Refuse(refusal)).response else {
-                panic!()
-            };
-            assert_eq!(it.status.unwrap().code, status);
-            let headers = it.headers.unwrap();
-            assert_eq!(set(&headers)[0], (DROPPED_REASON, reason.to_owned()));
-            let body: serde_json::Value = serde_json::from_slice(&it.body).unwrap();
-            assert_eq!(body["error"]["code"], status);
-            assert_eq!(set(&headers).iter().any(|it| it.0 == "retry-after"), status == 429);
-        }
-    }
-
-    #[test]
-    fn a_subset_hint_is_a_list_or_a_text() {
-        use envoy_types::pb::google::protobuf::ListValue;
-        let text = |it: &str| Value { kind: Some(Kind::StringValue(it.to_owned())) };
-        let hint = |kind| {
-            let fields = HashMap::from([(SUBSET_KEY.to_owned(), Value { kind: Some(kind) })]);
-            let filter_metadata = HashMap::from([(SUBSET_NAMESPACE.to_owned(), Struct { fields })]);
-            let metadata = Metadata { filter_metadata, ..Metadata::default() };
-            let request = Some(Request::RequestHeaders(HttpHeaders::default()));
-            let metadata_context = Some(metadata);
-            let message = ProcessingRequest { request, metadata_context, ..ProcessingRequest::default() };
-            let Some(Input::RequestHeaders { head, .. }) = input(message, None) else { panic!() };
-            head.subset
-        };
-        let want = Among::hinted(["10.0.0.1:1", "10.0.0.1:2"]);
-        let values =
-            vec![text("10.0.0.1:1"), Value { kind: Some(Kind::BoolValue(true)) }, text("10.0.0.1:2")];
-        assert_eq!(hint(Kind::ListValue(ListValue { values })), want);
-        assert_eq!(hint(Kind::StringValue("10.0.0.1:1, 10.0.0.1:2".to_owned())), want);
-        assert_eq!(hint(Kind::ListValue(ListValue::default())), Among::hinted([]));
-        assert_eq!(hint(Kind::NumberValue(1.0)), Among::hinted([]), "there, and names none");
-        let request = Some(Request::RequestHeaders(HttpHeaders::default()));
-        let message = ProcessingRequest { request, ..ProcessingRequest::default() };
-        let Some(Input::RequestHeaders { head, .. }) = input(message, None) else { panic!() };
-        assert_eq!(head.subset, Among::All);
-    }
-
-    #[test]
-    fn who_answered_is_read_from_the_attributes() {
-        let fields = [
-            ("upstream.address", Kind::StringValue("10.0.0.2:8000".to_owned())),
-            ("upstream.request_attempt_count", Kind::NumberValue(2.0)),
-            ("response.flags", Kind::NumberValue(32.0)),
-            ("response.code", Kind::NumberValue(200.0)),
-        ];
-        let fields = fields.map(|(name, kind)| (name.to_owned(), Value { kind: Some(kind) }));
-        let got = served(&Struct { fields: HashMap::from(fields) });
-        let want = Served { address: "10.0.0.2:8000".to_owned(), attempts: 2, flags: 32, status: 200 };
-        assert_eq!(got, want);
-    }
-
-    #[test]
-    fn an_empty_message_is_no_input() {
-        assert_eq!(input(ProcessingRequest::default(), None), None);
-    }
-}
+mod tests;

@@ -86,6 +86,19 @@ pub enum Reply {
         /// Headers to remove beyond [`REMOVED`].
         stripped: Vec<String>,
     },
+    /// Go on with headers and body at once, and without trailers: the last answer of the request.
+    ///
+    /// For a body that was to be sent back and that trailers have ended. Sent back in pieces, it would reach the engine
+    /// twice (Envoy 1.40): what the router has kept of them for a retry runs through the filters again when the
+    /// trailers' answer lets the request go on.
+    RequestWhole {
+        /// The way.
+        way: Way,
+        /// Headers to remove beyond [`REMOVED`].
+        stripped: Vec<String>,
+        /// The body.
+        bytes: Bytes,
+    },
     /// Go on.
     RequestBody {
         /// The way, if it was not known before.

@@ -155,6 +155,11 @@ fn full_duplex_sends_every_byte_back_after_the_destination() {
 
             let mut replies = replies(session.on(decided()));
             assert!(session.request_is_out());
+            if matches!(end, End::Trailers) && 0 < size {
+                let (way, stripped) = (destination().unwrap(), Vec::new());
+                assert_eq!(replies, [Reply::RequestWhole { way, stripped, bytes: bytes.into() }]);
+                continue;
+            }
             assert_eq!(replies.remove(0), headers_reply(destination()));
             if matches!(end, End::Trailers) {
                 assert_eq!(replies.pop(), Some(Reply::RequestTrailers(None)));

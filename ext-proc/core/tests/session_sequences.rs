@@ -150,6 +150,7 @@ fn destinations(replies: &[Reply]) -> usize {
     let is_one = |it: &&Reply| match it {
         Reply::RequestHeaders { way, .. } | Reply::RequestBody { way, .. } => way.is_some(),
         Reply::RequestTrailers(destination) => destination.is_some(),
+        Reply::RequestWhole { .. } => true,
         _ => false,
     };
     replies.iter().filter(is_one).count()
@@ -158,7 +159,7 @@ fn destinations(replies: &[Reply]) -> usize {
 /// Where an answer of the request belongs.
 fn place(reply: &Reply) -> Option<u8> {
     match reply {
-        Reply::RequestHeaders { .. } => Some(0),
+        Reply::RequestHeaders { .. } | Reply::RequestWhole { .. } => Some(0),
         Reply::RequestBody { .. } | Reply::RequestBodyPiece { .. } => Some(1),
         Reply::RequestTrailers(_) => Some(2),
         _ => None,
@@ -203,21 +204,27 @@ proptest! {
         }
         // Nothing is said of a body before its end, unless it is too large to be looked at.
         let has_answer = meant.ended || SETTINGS.most_body < meant.bytes.len();
-        prop_assert_eq!(headers, usize::from(meant.begun && has_answer));
+        let whole: Vec<_> = run.replies.iter().filter_map(|it| match it {
+            Reply::RequestWhole { bytes, .. } => Some(bytes),
+            _ => None,
+        }).collect();
+        prop_assert_eq!(headers + whole.len(), usize::from(meant.begun && has_answer));
         let marks = pieces.iter().filter(|it| it.1).count();
         let trailers = count(|it| matches!(it, Reply::RequestTrailers(_)));
-        let sent_back: Vec<u8> = pieces.iter().flat_map(|it| it.0.iter().copied()).collect();
+        let sent_back: Vec<u8> =
+            whole.iter().copied().chain(pieces.iter().map(|it| it.0)).flatten().copied().collect();
         if has_answer {
             prop_assert_eq!(sent_back, meant.bytes, "{:?}", sequence);
         } else {
             prop_assert!(pieces.is_empty());
         }
         prop_assert!(pieces.iter().all(|it| it.0.len() <= CHUNK));
-        prop_assert_eq!(trailers, usize::from(0 < meant.trailers));
+        prop_assert!(whole.is_empty() || pieces.is_empty() && 0 < meant.trailers);
+        prop_assert_eq!(trailers + whole.len(), usize::from(0 < meant.trailers));
         prop_assert!(marks <= 1 && pieces.iter().rev().skip(1).all(|it| !it.1), "{:?}", sequence);
         let had_no_body = matches!(requests.clone().next(), Some(Sent::Headers { end: true }));
         if meant.ended && !had_no_body {
-            prop_assert!(marks == 1 || trailers == 1, "the end is told: {:?}", sequence);
+            prop_assert!(marks == 1 || trailers + whole.len() == 1, "the end is told: {:?}", sequence);
         }
         let order: Vec<_> = run.replies.iter().filter_map(place).collect();
         prop_assert!(order.is_sorted(), "headers, body, trailers: {:?}", sequence);

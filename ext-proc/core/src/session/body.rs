@@ -1,36 +1,70 @@
-//! A body in the pieces in which it came. They are shared, never copied.
+//! A body as it comes in, in one buffer that is shared by whoever looks at it and whoever sends it back.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
 use crate::request::json::Edit;
 
-/// A piece smaller than this is added to the one before it, which may grow to [`GROWN`]: a client may send single bytes,
-/// and each piece costs about a hundred.
-const SMALL: usize = 1 << 10;
-const GROWN: usize = 16 << 10;
+/// What a buffer begins with at most, in bytes: a client may announce more than it sends.
+const FIRST: usize = 1 << 20;
 
 /// A body, or as much of it as has come.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
+    /// What is shared already, or the first piece, which is often the only one.
     pieces: Vec<Bytes>,
+    is_shared: bool,
+    /// What comes behind.
+    tail: Vec<u8>,
+    /// How long it will be, where that is told.
+    expected: usize,
     len: usize,
 }
 
 impl Body {
-    /// Adds a piece at the end.
+    /// An empty one that will have so many bytes, if that is known.
+    #[must_use]
+    pub fn expecting(bytes: Option<u64>) -> Self {
+        let expected = bytes.and_then(|it| usize::try_from(it).ok()).unwrap_or(0);
+        Self { expected, ..Self::default() }
+    }
+
+    /// Adds a piece at the end. One that stays alone is never copied; others are copied once.
     pub fn push(&mut self, piece: Bytes) {
         self.len += piece.len();
-        match self.pieces.last_mut() {
-            // An empty one would be a message of its own on the way back.
-            _ if piece.is_empty() => (),
-            Some(last) if piece.len() < SMALL && last.len() < GROWN => {
-                let grown = std::mem::take(last).try_into_mut();
-                let mut grown = grown.unwrap_or_else(|shared| BytesMut::from(&shared[..]));
-                grown.extend_from_slice(&piece);
-                *last = grown.freeze();
-            }
-            Some(_) | None => self.pieces.push(piece),
+        if piece.is_empty() {
+            return;
         }
+        if !self.is_shared && self.tail.is_empty() {
+            let Some(first) = self.pieces.pop() else {
+                self.pieces.push(piece);
+                return;
+            };
+            self.append(&first);
+        }
+        self.append(&piece);
+    }
+
+    fn append(&mut self, piece: &[u8]) {
+        let needed = self.tail.len() + piece.len();
+        if self.tail.capacity() < needed {
+            // Doubled, but not beyond what is expected, so that at the end it fits.
+            let doubled = (2 * self.tail.capacity()).max(FIRST.min(self.expected));
+            let capacity = if needed <= self.expected { doubled.min(self.expected) } else { doubled };
+            self.tail.reserve_exact(capacity.max(needed) - self.tail.len());
+        }
+        self.tail.extend_from_slice(piece);
+    }
+
+    /// The same, to be shared: what is pushed from now on is in a buffer of its own.
+    #[must_use]
+    pub fn shared(&mut self) -> Self {
+        self.is_shared = true;
+        let tail = std::mem::take(&mut self.tail);
+        if !tail.is_empty() {
+            self.pieces.push(tail.into());
+        }
+        self.expected = 0;
+        self.clone()
     }
 
     /// Bytes.
@@ -45,7 +79,7 @@ impl Body {
         self.len == 0
     }
 
-    /// Its first bytes, at most so many.
+    /// Its first bytes, at most so many, of what is shared.
     #[must_use]
     pub fn beginning(&self, most: usize) -> Self {
         let mut left = most;
@@ -58,18 +92,18 @@ impl Body {
             left -= piece.len();
             pieces.push(piece);
         }
-        Self { len: most - left, pieces }
+        Self { len: most - left, pieces, is_shared: true, ..Self::default() }
     }
 
-    /// All of it in one. Costs a copy where it came in more than one piece.
+    /// All of it in one. Costs no copy where it is shared as it came.
     #[must_use]
     pub fn joined(&self) -> Bytes {
-        match self.pieces.as_slice() {
-            [] => Bytes::new(),
-            [one] => one.clone(),
-            pieces => {
+        match (self.pieces.as_slice(), self.tail.as_slice()) {
+            ([one], []) => one.clone(),
+            (pieces, tail) => {
                 let mut joined = Vec::with_capacity(self.len);
                 pieces.iter().for_each(|it| joined.extend_from_slice(it));
+                joined.extend_from_slice(tail);
                 joined.into()
             }
         }
@@ -77,10 +111,11 @@ impl Body {
 
     /// The same with those edits, whose ranges rise. What stays is shared with this one.
     #[must_use]
-    pub fn edited(self, edits: &[Edit]) -> Self {
+    pub fn edited(mut self, edits: &[Edit]) -> Self {
         if edits.is_empty() {
             return self;
         }
+        let _shared = self.shared();
         let mut edited = Vec::new();
         let mut edits = edits.iter().peekable();
         // How much of the body lies behind, and from where on it stays.
@@ -106,7 +141,7 @@ impl Body {
             start = end;
         }
         edited.retain(|it| !it.is_empty());
-        Self { len: edited.iter().map(Bytes::len).sum(), pieces: edited }
+        Self { len: edited.iter().map(Bytes::len).sum(), pieces: edited, is_shared: true, ..Self::default() }
     }
 
     /// The pieces, none of them longer than that, and none empty.
@@ -117,7 +152,8 @@ impl Body {
                 (!next.is_empty()).then_some(next)
             })
         };
-        self.pieces.into_iter().flat_map(cut)
+        let tail = Bytes::from(self.tail);
+        self.pieces.into_iter().chain(Some(tail).filter(|it| !it.is_empty())).flat_map(cut)
     }
 }
 
@@ -152,7 +188,26 @@ mod tests {
             .filter(|it| !it.is_empty())
             .collect();
         pieces.extend(Some(rest).filter(|it| !it.is_empty()));
-        Body { pieces, len: bytes.len() }
+        Body { pieces, len: bytes.len(), is_shared: true, ..Body::default() }
+    }
+
+    #[test]
+    fn a_body_is_not_copied_more_often_than_needed() {
+        let alone = Bytes::from(vec![1; 100]);
+        let mut body = Body::default();
+        body.push(alone.clone());
+        body.push(Bytes::new());
+        assert_eq!(body.shared().joined().as_ptr(), alone.as_ptr(), "moved");
+        let mut body = Body::expecting(Some(3 * FIRST as u64));
+        for _ in 0..3 * 16 {
+            body.push(vec![2; FIRST / 16].into());
+        }
+        assert_eq!(body.tail.capacity(), 3 * FIRST, "fits");
+        assert_eq!(body.shared().joined().as_ptr(), body.joined().as_ptr());
+        let liar = &mut Body::expecting(Some(u64::MAX));
+        liar.push("a".into());
+        liar.push("b".into());
+        assert!(liar.tail.capacity() <= FIRST);
     }
 
     proptest! {
@@ -188,15 +243,27 @@ mod tests {
         }
 
         #[test]
-        fn small_pieces_are_put_together(sizes in proptest::collection::vec(0..2 * SMALL, 0..40)) {
-            let mut body = Body::default();
+        fn what_is_pushed_is_there(
+            sizes in proptest::collection::vec(0..50_usize, 0..20),
+            expected in proptest::option::of(0..800_u64),
+            share_at in 0..25_usize,
+        ) {
+            let mut body = Body::expecting(expected);
             let mut want = Vec::new();
+            let mut before = None;
             for (i, size) in sizes.iter().enumerate() {
+                if i == share_at {
+                    before = Some((body.shared(), want.clone()));
+                }
                 body.push(Bytes::from(vec![i as u8; *size]));
                 want.extend(vec![i as u8; *size]);
             }
+            if let Some((shared, want)) = before {
+                prop_assert_eq!((shared.len(), shared.joined()), (want.len(), want.into()));
+            }
+            prop_assert_eq!(body.len(), want.len());
             prop_assert_eq!(body.joined(), &want);
-            prop_assert!(body.pieces.windows(2).all(|it| SMALL <= it[1].len() || GROWN <= it[0].len()));
+            prop_assert_eq!(body.into_pieces(7).collect::<Vec<_>>().concat(), want);
         }
 
         #[test]

@@ -4,7 +4,7 @@
 //! * Where Envoy keeps the body (`BUFFERED`), every message is answered at once and in order, headers included; the
 //!   destination rides on the answer to the body.
 //! * Where the server sends the body back (`FULL_DUPLEX_STREAMED`), nothing is answered until the destination is
-//!   known: then headers, then the body in pieces, the last one marked, or followed by the trailers' answer.
+//!   known: then headers, then the body in pieces, the last one marked. With trailers, headers and body go as one.
 //! * Elsewhere the destination must be known with the headers.
 //!
 //! Whatever comes is answered such that the request goes on. Where that can't be (a body whose headers did not come, or
@@ -236,6 +236,7 @@ impl Session {
                 self.response_mode = response_body;
                 self.path.clone_from(&head.path);
                 self.has_length = head.content_length.is_some();
+                self.kept = Body::expecting(head.content_length);
                 self.head = head;
                 self.stripped = std::mem::take(&mut self.head.stripped);
                 self.on_headers(end)

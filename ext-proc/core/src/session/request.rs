@@ -125,6 +125,11 @@ impl Session {
                 vec![body_reply(Some(way), (!decision.edits.is_empty()).then(changed))]
             }
             Phase::Trailers => vec![Action::Reply(Reply::RequestTrailers(way.destination))],
+            Phase::Both { .. } if self.trailers && self.may_replace(&kept) => {
+                let stripped = std::mem::take(&mut self.stripped);
+                let bytes = kept.edited(&decision.edits).joined();
+                vec![Action::Reply(Reply::RequestWhole { way, stripped, bytes })]
+            }
             Phase::Both { ended } => {
                 let mut actions = vec![self.headers_reply(Some(way))];
                 let marked = ended && !self.trailers;
@@ -143,6 +148,11 @@ impl Session {
         actions
     }
 
+    /// Whether a body that trailers have ended goes back in one message, which has a limit.
+    const fn may_replace(&self, body: &Body) -> bool {
+        !body.is_empty() && body.len() <= self.settings.most_body
+    }
+
     fn headers_reply(&mut self, way: Option<Way>) -> Action {
         Action::Reply(Reply::RequestHeaders { way, stripped: std::mem::take(&mut self.stripped) })
     }
@@ -156,7 +166,8 @@ impl Session {
             head.subset = selection;
         }
         let is_too_large = self.settings.most_body < self.kept.len();
-        let body = if is_too_large { self.kept.beginning(BEGINNING) } else { self.kept.clone() };
+        let shared = self.kept.shared();
+        let body = if is_too_large { shared.beginning(BEGINNING) } else { shared };
         let lack = lack.or_else(|| is_too_large.then_some(Reason::BODY_TOO_LARGE));
         Action::Decide(Box::new(Question { head, body, lack, envoy_has_a_clock }))
     }

@@ -101,7 +101,7 @@ fn string_end(bytes: &[u8], at: usize) -> Option<usize> {
     }
     let mut at = at + 1;
     loop {
-        at += bytes.get(at..)?.iter().position(|it| matches!(it, b'"' | b'\\'))?;
+        at += memchr::memchr2(b'"', b'\\', bytes.get(at..)?)?;
         if bytes[at] == b'"' {
             return Some(at + 1);
         }

@@ -57,6 +57,9 @@ pub fn applied(body: &[u8], edits: &[Edit]) -> Vec<u8> {
 }
 
 fn edits_of_text(body: &[u8], model: Option<&str>) -> Vec<Edit> {
+    if model.is_none() && !may_ask_for_reports(body) {
+        return Vec::new();
+    }
     let start = if body.starts_with(text::MARK) { text::MARK.len() } else { 0 };
     let model = model.and_then(|it| serde_json::to_string(it).ok()).map(Bytes::from);
     let mut edits = Vec::new();
@@ -77,6 +80,11 @@ fn edits_of_text(body: &[u8], model: Option<&str>) -> Vec<Edit> {
         edits.insert(0, Edit { range: open..open, text });
     }
     edits
+}
+
+/// Whether it is worth reading: most bodies have neither the name nor escapes, by which a name can be written otherwise.
+fn may_ask_for_reports(body: &[u8]) -> bool {
+    memchr::memmem::find(body, REPORT_MODE.as_bytes()).is_some() || memchr::memmem::find(body, b"\\u").is_some()
 }
 
 /// What takes the report mode out of the object that begins at `start`, each time with one of the commas around it.
