@@ -1,5 +1,4 @@
 //! Who may be picked, by the gateway's word, and who is refused.
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
 #![expect(clippy::disallowed_methods, reason = "tests start somewhere; all that follows is computed")]
 
 use std::time::Instant;
@@ -47,7 +46,11 @@ fn candidates_are_those_of_the_list_ranks_included() {
     assert_eq!(ports(&world, "m", &hinted("10.0.0.1")), []);
     assert_eq!(ports(&world, "m", &hinted("")), []);
     assert_eq!(ports(&world, "m", &Among::selected("10.0.0.1")), [(1, 0), (1, 1), (2, 0)]);
-    assert_eq!(ports(&world, "m", &hinted("10.0.0.1:3")), [(3, 0)], "which will say that it knows no such model");
+    assert_eq!(
+        ports(&world, "m", &hinted("10.0.0.1:3")),
+        [(3, 0)],
+        "which will say that it knows no such model"
+    );
     assert!(!world.plan_among(Some("m"), &hinted("10.0.0.1:3")).model_known);
 }
 
@@ -59,11 +62,11 @@ fn what_leaves_nobody_is_refused() {
     assert_eq!(refusal(&world, Among::hinted([])), Some(Refusal::NoEndpoint));
     assert_eq!(refusal(&world, Among::hinted(["10.0.0.1:2"])), None);
     assert_eq!(refusal(&world, Among::All), None);
-    let empty = World::new("e".to_owned(), Vec::new(), &Memory::default(), Weights::default(), 7, now);
+    let mut empty = World::new("e".to_owned(), Vec::new(), &Memory::default(), Weights::default(), 7, now);
     assert_eq!(refusal(&empty, Among::All), None, "Envoy may know more");
     world.is_pool = true;
     assert_eq!(refusal(&world, Among::All), None);
-    let empty = World { is_pool: true, ..empty };
+    empty.is_pool = true;
     assert_eq!(refusal(&empty, Among::All), Some(Refusal::NoEndpoint));
     let decision = Decision::new(&Pick::refused(Refusal::NoEndpoint), Vec::new());
     assert_eq!((decision.tier, decision.reason), (Tier::Refused, Reason::NO_ENDPOINT));
@@ -78,7 +81,11 @@ fn what_gives_way_is_refused_while_all_are_saturated() {
     let refusal = |world: &World, priority| world.refusal(&world.plan(Some("m")), priority, now);
     assert_eq!(refusal(&world, -1), None, "no agent speaks of them");
     for (i, id) in ids.iter().enumerate() {
-        let busy = if i == 0 { Load { cache_use: 0.9, ..Load::default() } } else { Load { waiting: 5, ..Load::default() } };
+        let busy = if i == 0 {
+            Load { cache_use: 0.9, ..Load::default() }
+        } else {
+            Load { waiting: 5, ..Load::default() }
+        };
         assert_eq!(refusal(&world, -1), None, "one has room");
         world.replicas[*id].busy.on_sample(busy, now);
     }

@@ -84,7 +84,8 @@ fn edits_of_text(body: &[u8], model: Option<&str>) -> Vec<Edit> {
 
 /// Whether it is worth reading: most bodies have neither the name nor escapes, by which a name can be written otherwise.
 fn may_ask_for_reports(body: &[u8]) -> bool {
-    memchr::memmem::find(body, REPORT_MODE.as_bytes()).is_some() || memchr::memmem::find(body, b"\\u").is_some()
+    memchr::memmem::find(body, REPORT_MODE.as_bytes()).is_some()
+        || memchr::memmem::find(body, b"\\u").is_some()
 }
 
 /// What takes the report mode out of the object that begins at `start`, each time with one of the commas around it.
