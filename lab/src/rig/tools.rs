@@ -9,6 +9,11 @@ pub fn envoy() -> anyhow::Result<PathBuf> {
     fetched("envoy")
 }
 
+/// The oldest Envoy that is tested, from `make tools`.
+pub fn oldest_envoy() -> anyhow::Result<PathBuf> {
+    fetched("envoy-1.36")
+}
+
 /// A folder with a real `tokenizer.json` and `tokenizer_config.json`, from `make tools`.
 pub fn tokenizer() -> anyhow::Result<PathBuf> {
     fetched("tokenizers/qwen3")
