@@ -16,7 +16,7 @@ const ALWAYS: usize = 1 << 20;
 /// Memory of a decoder beside what it puts out, in bytes: how far back zstd may refer.
 const MOST_WINDOW: u64 = 8 << 20;
 
-/// The plain body, at most `most` bytes of it, or [`MOST_GROWTH`] times its size. Of one that ends early, which the
+/// The plain body, at most `most` bytes of it, or 200 times its size. Of one that ends early, which the
 /// client or Envoy has cut, what there is, where `is_cut` says so.
 ///
 /// # Errors
