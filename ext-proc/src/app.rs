@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use envoy_types::pb::envoy::service::ext_proc::v3::external_processor_server::ExternalProcessorServer;
 use kvpick_core::{parity::Parity, pins::Pins, session::Settings, world::World};
 use kvpick_proto::pb::feed_server::FeedServer;
 use kvpick_service::{
@@ -35,6 +34,7 @@ use crate::{
     feeds::Feeds,
     listen::{Bound, Io, Listen, Tls},
     memo::Memos,
+    messages,
     metrics::Metrics,
     parity, probe,
     reload::{self, Reloader, Reloads, Shown},
@@ -160,9 +160,7 @@ impl App {
         };
         let most = config.max_body_bytes + MESSAGE_OVERHEAD;
         let picker = Picker::new(Arc::clone(&shared), decider, settings, config.pins.header(), drain.clone());
-        let picker = ExternalProcessorServer::new(picker)
-            .max_decoding_message_size(most)
-            .max_encoding_message_size(most);
+        let picker = messages::Server::new(picker, most);
         let (health, health_service) = tonic_health::server::health_reporter();
         let feeds = FeedServer::new(Feeds::new(Arc::clone(&shared), drain.clone()))
             .max_decoding_message_size(MOST_FEED_MESSAGE);

@@ -1,10 +1,8 @@
-//! The gRPC service that Envoy's ext_proc filter talks to: one stream per HTTP request, open until its answer ends.
+//! What Envoy's ext_proc filter talks to: one stream per HTTP request, open until its answer ends.
 
 use std::{pin::Pin, sync::Arc, time::Instant};
 
-use envoy_types::pb::envoy::service::ext_proc::v3::{
-    ProcessingRequest, ProcessingResponse, external_processor_server::ExternalProcessor,
-};
+use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingResponse;
 use kvpick_core::{
     health::Failure,
     pins::{self, What},
@@ -13,10 +11,11 @@ use kvpick_core::{
 use kvpick_service::drain::Drain;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::Status;
 
 use crate::{
     decide::Decider,
+    messages::Messages,
     shared::{Shared, Underway},
     wire,
 };
@@ -51,16 +50,10 @@ impl Picker {
     ) -> Self {
         Self { shared, decider, settings, session_header, drain }
     }
-}
 
-#[tonic::async_trait]
-impl ExternalProcessor for Picker {
-    type ProcessStream = ReceiverStream<Result<ProcessingResponse, Status>>;
-
-    async fn process(
-        &self,
-        request: Request<Streaming<ProcessingRequest>>,
-    ) -> Result<Response<Self::ProcessStream>, Status> {
+    /// Begins an exchange; returns its answers.
+    #[must_use]
+    pub fn process(&self, inbound: Messages) -> ReceiverStream<Result<ProcessingResponse, Status>> {
         let (answers, stream) = mpsc::channel(ANSWERS);
         let exchange = Exchange {
             picker: self.clone(),
@@ -71,8 +64,8 @@ impl ExternalProcessor for Picker {
             answered: None,
             response_begun: false,
         };
-        self.drain.spawn("exchange with Envoy", exchange.run(request.into_inner()));
-        Ok(Response::new(ReceiverStream::new(stream)))
+        self.drain.spawn("exchange with Envoy", exchange.run(inbound));
+        ReceiverStream::new(stream)
     }
 }
 
@@ -112,7 +105,7 @@ impl Drop for Exchange {
 }
 
 impl Exchange {
-    async fn run(mut self, mut inbound: Streaming<ProcessingRequest>) {
+    async fn run(mut self, mut inbound: Messages) {
         loop {
             let may_leave = self.may_leave();
             tokio::select! {

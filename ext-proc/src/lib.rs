@@ -1,7 +1,7 @@
 //! The endpoint picker's shell: sockets, files, clocks and threads around `kvpick-core`.
 //!
 //! Reading order: [`config`], [`app`] (what is started, in which order, and stopped), then a request's way:
-//! [`ext_proc`] (one gRPC stream per HTTP request), [`wire`] (Envoy's messages to plain values and back), [`decide`]
+//! [`messages`] (gRPC), [`ext_proc`] (one stream per HTTP request), [`wire`] (Envoy's messages to plain values and back), [`decide`]
 //! (from a body to a decision, off the I/O threads and within a budget), [`look`] (what a body says, compressed or not,
 //! and what is changed in it), [`prepare`] (from a body to its prompts and their
 //! blocks), [`models`] (tokenizers and templates), [`memo`] (what is kept of earlier requests) and [`reload`] (of them, while
@@ -19,6 +19,7 @@ pub mod flags;
 pub mod listen;
 pub mod look;
 pub mod memo;
+pub mod messages;
 pub mod metrics;
 pub mod models;
 pub mod parity;
