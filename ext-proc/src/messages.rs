@@ -4,14 +4,13 @@
 //! Envoy sends bodies whole, a copy of each request's body for as long as its answer is generated.
 
 use std::{
-    collections::VecDeque,
     convert::Infallible,
     future::{Ready, poll_fn, ready},
     pin::Pin,
     task::{Context, Poll},
 };
 
-use bytes::{Buf, BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use envoy_types::pb::envoy::service::ext_proc::v3::{ProcessingRequest, ProcessingResponse};
 use prost::Message as _;
 use tonic::{
@@ -82,7 +81,10 @@ impl Service<http::Request<Body>> for Server {
 #[derive(Debug)]
 pub struct Messages {
     body: Body,
-    chunks: Chunks,
+    /// What has come last and is not read yet.
+    rest: Bytes,
+    /// The beginning of a prefix, or of a message.
+    begun: BytesMut,
     /// Length of the message that is coming in.
     length: Option<usize>,
     most: usize,
@@ -92,7 +94,7 @@ impl Messages {
     /// Those in that body, of at most so many bytes each.
     #[must_use]
     pub fn new(body: Body, most: usize) -> Self {
-        Self { body, chunks: Chunks::default(), length: None, most }
+        Self { body, rest: Bytes::new(), begun: BytesMut::new(), length: None, most }
     }
 
     /// The next one; `None` at the stream's end. May be dropped and called again.
@@ -106,87 +108,55 @@ impl Messages {
             }
             match poll_fn(|cx| Pin::new(&mut self.body).poll_frame(cx)).await {
                 // What is no data would be trailers, which say nothing here.
-                Some(Ok(frame)) => self.chunks.push(frame.into_data().unwrap_or_default()),
+                Some(Ok(frame)) => self.rest = frame.into_data().unwrap_or_default(),
                 // The peer has what it wants, or has gone.
                 Some(Err(status)) if status.code() == Code::Cancelled => return Ok(None),
                 Some(Err(status)) => return Err(status),
-                None if self.length.is_none() && !self.chunks.has_remaining() => return Ok(None),
+                None if self.length.is_none() && self.begun.is_empty() => return Ok(None),
                 None => return Err(Status::internal("the stream ended within a message")),
             }
         }
     }
 
-    /// The message that has come in, if it has.
+    /// The message that has come in, if it has; else all of `rest` is read.
     fn take(&mut self) -> Result<Option<ProcessingRequest>, Status> {
-        if self.length.is_none() && PREFIX <= self.chunks.remaining() {
-            if self.chunks.get_u8() != 0 {
-                return Err(Status::unimplemented("a compressed message"));
-            }
-            let length = self.chunks.get_u32() as usize;
-            if self.most < length {
-                let most = self.most;
-                return Err(Status::out_of_range(format!(
-                    "a message of {length} bytes; the limit is {most}"
-                )));
-            }
-            self.length = Some(length);
-        }
-        let Some(length) = self.length.filter(|it| *it <= self.chunks.remaining()) else { return Ok(None) };
+        let length = match self.length {
+            Some(length) => length,
+            None => match self.gather(PREFIX) {
+                Some(prefix) => self.begin(&prefix)?,
+                None => return Ok(None),
+            },
+        };
+        let Some(bytes) = self.gather(length) else { return Ok(None) };
         self.length = None;
-        let message = ProcessingRequest::decode((&mut self.chunks).take(length));
+        let message = ProcessingRequest::decode(bytes);
         message.map(Some).map_err(|error| Status::internal(format!("a message that is none: {error}")))
     }
-}
 
-/// What has come and is not read, in the pieces in which it came; each is freed when it has been read.
-#[derive(Debug, Default)]
-struct Chunks {
-    chunks: VecDeque<Bytes>,
-    remaining: usize,
-}
-
-impl Chunks {
-    fn push(&mut self, chunk: Bytes) {
-        self.remaining += chunk.len();
-        if !chunk.is_empty() {
-            self.chunks.push_back(chunk);
+    /// The length of the message behind a prefix.
+    fn begin(&mut self, mut prefix: &[u8]) -> Result<usize, Status> {
+        if prefix.get_u8() != 0 {
+            return Err(Status::unimplemented("a compressed message"));
         }
-    }
-}
-
-impl Buf for Chunks {
-    fn remaining(&self) -> usize {
-        self.remaining
-    }
-
-    fn chunk(&self) -> &[u8] {
-        self.chunks.front().map_or(&[], |it| it)
-    }
-
-    fn advance(&mut self, mut n: usize) {
-        self.remaining -= n;
-        while let Some(first) = self.chunks.front_mut().filter(|_| 0 < n) {
-            let step = n.min(first.len());
-            first.advance(step);
-            n -= step;
-            if first.is_empty() {
-                self.chunks.pop_front();
-            }
+        let (length, most) = (prefix.get_u32() as usize, self.most);
+        if most < length {
+            return Err(Status::out_of_range(format!("a message of {length} bytes; the limit is {most}")));
         }
+        self.length = Some(length);
+        Ok(length)
     }
 
-    fn copy_to_bytes(&mut self, n: usize) -> Bytes {
-        match self.chunks.front_mut() {
-            Some(first) if n < first.len() => {
-                self.remaining -= n;
-                first.split_to(n)
-            }
-            _ => {
-                let mut copy = BytesMut::with_capacity(n);
-                copy.put(self.take(n));
-                copy.freeze()
-            }
+    /// So many bytes, once they have come. They are copied where they do not come at once, into a buffer of that size.
+    fn gather(&mut self, n: usize) -> Option<Bytes> {
+        if self.begun.is_empty() && n <= self.rest.len() {
+            return Some(self.rest.split_to(n));
         }
+        if self.begun.is_empty() {
+            self.begun = BytesMut::with_capacity(n);
+        }
+        let missing = n - self.begun.len();
+        self.begun.extend_from_slice(&self.rest.split_to(missing.min(self.rest.len())));
+        (self.begun.len() == n).then(|| std::mem::take(&mut self.begun).freeze())
     }
 }
 
@@ -212,7 +182,8 @@ mod tests {
         let mut messages = Messages::new(Body::empty(), most);
         let mut found = Vec::new();
         for chunk in bytes.chunks(size) {
-            messages.chunks.push(Bytes::copy_from_slice(chunk));
+            assert!(messages.rest.is_empty(), "all was read");
+            messages.rest = Bytes::copy_from_slice(chunk);
             loop {
                 match messages.take() {
                     Ok(Some(message)) => found.push(message),
