@@ -37,3 +37,22 @@ impl Config {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_told_apart_and_not_too_many() {
+        let mistakes = |objectives: &str| {
+            let yaml = format!("replicas: [{{address: 127.0.0.1:1, models: [m]}}]\nobjectives: {objectives}");
+            kvpick_service::config::parse::<Config>(&yaml).unwrap().mistakes_of_its_own().join("\n")
+        };
+        assert_eq!(mistakes("[{name: a, priority: -1}, {name: b, priority: 2}]"), "");
+        let found = mistakes("[{name: a, priority: 0}, {name: a, priority: 1}, {name: other, priority: 0}]");
+        assert!(found.contains("objectives[1]: the name \"a\" is given twice"), "{found}");
+        assert!(found.contains("objectives[2].name: \"other\""), "{found}");
+        let many: Vec<_> = (0..=MOST).map(|i| format!("{{name: n{i}, priority: 0}}")).collect();
+        assert!(mistakes(&format!("[{}]", many.join(", "))).contains("too many"));
+    }
+}
