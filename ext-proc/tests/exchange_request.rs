@@ -73,24 +73,21 @@ impl Asked<'_> {
             raw_value: value.as_bytes().to_vec(),
             ..HeaderValue::default()
         };
-        let headers = HttpHeaders {
-            headers: Some(HeaderMap { headers: all.map(header).collect() }),
-            ..HttpHeaders::default()
-        };
+        let headers = Some(HeaderMap { headers: all.map(header).collect() });
+        let headers = HttpHeaders { headers, ..HttpHeaders::default() };
         let metadata = |hint: &Vec<&str>| {
-            let list = ListValue { values: hint.iter().map(|it| text(it)).collect() };
-            let list = Value { kind: Some(Kind::ListValue(list)) };
-            let key = "x-gateway-destination-endpoint-subset".to_owned();
-            let fields = Struct { fields: HashMap::from([(key, list)]) };
+            let values = hint.iter().map(|it| text(it)).collect();
+            let list = Value { kind: Some(Kind::ListValue(ListValue { values })) };
+            let fields = HashMap::from([("x-gateway-destination-endpoint-subset".to_owned(), list)]);
+            let fields = Struct { fields };
             let filter_metadata = HashMap::from([("envoy.lb.subset_hint".to_owned(), fields)]);
             Metadata { filter_metadata, ..Metadata::default() }
         };
+        let mode = self.mode.into();
+        let modes = ProtocolConfiguration { request_body_mode: mode, ..ProtocolConfiguration::default() };
         ProcessingRequest {
             request: Some(Request::RequestHeaders(headers)),
-            protocol_config: Some(ProtocolConfiguration {
-                request_body_mode: self.mode.into(),
-                ..ProtocolConfiguration::default()
-            }),
+            protocol_config: Some(modes),
             metadata_context: self.hint.as_ref().map(metadata),
             ..ProcessingRequest::default()
         }
@@ -107,9 +104,8 @@ impl Asked<'_> {
         }
         exchange.body(&self.body, true).await;
         loop {
-            let answer = exchange.next().await.unwrap();
-            answers.push(answer);
-            if is_last(answers.last().unwrap()) || waits {
+            answers.push(exchange.next().await.unwrap());
+            if waits || is_last(answers.last().unwrap()) {
                 return answers;
             }
         }
@@ -120,14 +116,12 @@ impl Asked<'_> {
         let answers = self.of(app).await;
         for answer in &answers {
             if let Some(Response::ImmediateResponse(it)) = &answer.response {
-                return Err((
-                    it.status.as_ref().unwrap().code,
-                    named(it.headers.as_ref(), "x-llm-d-request-dropped-reason"),
-                ));
+                let reason = named(it.headers.as_ref(), "x-llm-d-request-dropped-reason");
+                return Err((it.status.as_ref().unwrap().code, reason));
             }
-            let set = common(answer).and_then(|it| it.header_mutation.as_ref()).map(|it| &it.set_headers);
-            if set.is_some_and(|it| !it.is_empty()) {
-                return Ok(header(common(answer).unwrap(), "x-gateway-destination-endpoint"));
+            let picked = common(answer).map(|it| header(it, "x-gateway-destination-endpoint"));
+            if let Some(picked) = picked.filter(|it| !it.is_empty()) {
+                return Ok(picked);
             }
         }
         panic!("{answers:?}")
