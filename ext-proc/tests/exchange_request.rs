@@ -24,8 +24,6 @@ use tonic::{Code, Status, Streaming};
 /// Longest wait for anything; on a busy machine too.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const COMPLETIONS: &str = "/v1/completions";
-
 /// Two ports of one machine, and one of another; a model each, and one that all have.
 async fn start(more: &str) -> App {
     let yaml = format!(
@@ -67,7 +65,7 @@ impl Default for Asked<'_> {
 
 impl Asked<'_> {
     fn headers(&self) -> ProcessingRequest {
-        let all = [(":path", COMPLETIONS)].into_iter().chain(self.headers.iter().copied());
+        let all = [(":path", "/v1/completions")].into_iter().chain(self.headers.iter().copied());
         let header = |(key, value): (&str, &str)| HeaderValue {
             key: key.to_owned(),
             raw_value: value.as_bytes().to_vec(),
