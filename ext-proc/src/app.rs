@@ -162,8 +162,9 @@ impl App {
         let picker = Picker::new(Arc::clone(&shared), decider, settings, config.pins.header(), drain.clone());
         let picker = messages::Server::new(picker, most);
         let (health, health_service) = tonic_health::server::health_reporter();
-        let feeds = FeedServer::new(Feeds::new(Arc::clone(&shared), drain.clone()))
-            .max_decoding_message_size(MOST_FEED_MESSAGE);
+        let feeds =
+            FeedServer::new(Feeds::new(Arc::clone(&shared), config.feed_tls.is_some(), drain.clone()))
+                .max_decoding_message_size(MOST_FEED_MESSAGE);
 
         if let Some(socket) = health_socket {
             serve(

@@ -30,14 +30,16 @@ const TICK: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug)]
 pub struct Feeds {
     shared: Arc<Shared>,
+    /// Whether agents have to prove by certificates which node is theirs.
+    by_certificate: bool,
     drain: Drain,
 }
 
 impl Feeds {
     /// The service around that world.
     #[must_use]
-    pub const fn new(shared: Arc<Shared>, drain: Drain) -> Self {
-        Self { shared, drain }
+    pub const fn new(shared: Arc<Shared>, by_certificate: bool, drain: Drain) -> Self {
+        Self { shared, by_certificate, drain }
     }
 }
 
@@ -49,12 +51,13 @@ impl Feed for Feeds {
         &self,
         request: Request<Streaming<pb::AgentMessage>>,
     ) -> Result<Response<Self::StreamStream>, Status> {
-        let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
-        let peer = peer.address.map_or_else(String::new, |it| it.to_string());
+        let from = request.extensions().get::<Peer>().cloned().unwrap_or_default();
+        let peer = from.address.map_or_else(String::new, |it| it.to_string());
         let (outbox, stream) = mpsc::channel(OUTBOX);
         let connection = Connection {
             id: self.shared.world().open_stream(Instant::now()),
             shared: Arc::clone(&self.shared),
+            proved: self.by_certificate.then_some(from),
             outbox,
         };
         let drain = self.drain.clone();
@@ -89,6 +92,8 @@ impl Feed for Feeds {
 struct Connection {
     id: StreamId,
     shared: Arc<Shared>,
+    /// Who it is by its certificate, where that has to prove its node.
+    proved: Option<Peer>,
     outbox: mpsc::Sender<Result<pb::ServerMessage, Status>>,
 }
 
@@ -142,6 +147,11 @@ impl Connection {
     fn on_message(&self, message: pb::AgentMessage) -> Result<(), End> {
         let message = AgentMessage::try_from(message)
             .map_err(|it| End::Broken(Status::invalid_argument(it.to_string())))?;
+        if let (AgentMessage::Hello(hello), Some(peer)) = (&message, &self.proved)
+            && !peer.is_of(&hello.node)
+        {
+            return Err(End::Closed(Close::Unproven(hello.node.clone())));
+        }
         self.shared.world().on_message(self.id, message, Instant::now()).map_err(End::Closed)
     }
 

@@ -45,6 +45,22 @@ async fn agents_speak_with_certificates_and_are_not_heard_without() {
     plan.agent = field("tls", tls);
     let fleet = Fleet::start(&plan, &folder).await.unwrap();
 
+    // An agent that has the certificate of other nodes.
+    let (other, other_key) = sign(&folder, "other", &["node-9"], &issuer);
+    let elsewhere = folder.join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    plan.agent =
+        field("tls", json!({"ca": ca, "certificate": other, "key": other_key, "server_name": "kvpick"}));
+    let mut strangers = Fleet::prepare(&plan, &elsewhere).unwrap();
+    strangers.server.start().await.unwrap();
+    strangers.agents[0].start().await.unwrap();
+    let unproven = async || {
+        let metrics = strangers.server.metrics().await.map_err(|it| it.to_string())?;
+        let closed = metrics.sum("kvpick_feed_closed_total", &[("reason", "unproven")]);
+        if closed > 0.0 { Ok(()) } else { Err("no stream was closed for that".to_owned()) }
+    };
+    wait::until("an agent of another node to be refused", wait::LONG, unproven).await.unwrap();
+
     // One more server of that kind, and agents that speak in the clear.
     let apart = folder.join("apart");
     std::fs::create_dir(&apart).unwrap();

@@ -24,6 +24,15 @@ pub struct Peer {
     pub names: Arc<[String]>,
 }
 
+impl Peer {
+    /// Whether its certificate proves that it is that node's: by a DNS name, or by the last part of a URI's path.
+    #[must_use]
+    pub fn is_of(&self, node: &str) -> bool {
+        let last = |name: &str| name.split_once("://").map(|(_, it)| it.rsplit('/').next() == Some(node));
+        !node.is_empty() && self.names.iter().any(|name| name == node || last(name) == Some(true))
+    }
+}
+
 trait Duplex: AsyncRead + AsyncWrite + Send {}
 
 impl<T: AsyncRead + AsyncWrite + Send> Duplex for T {}
@@ -96,5 +105,25 @@ impl AsyncWrite for Io {
 
     fn is_write_vectored(&self) -> bool {
         self.inner.is_write_vectored()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_for_the_nodes_that_it_names() {
+        let of =
+            |names: &[&str]| Peer { address: None, names: names.iter().map(ToString::to_string).collect() };
+        let peer = of(&["node-a", "spiffe://cluster/agents/node-b"]);
+        for (node, is) in
+            [("node-a", true), ("node-b", true), ("node", false), ("agents", false), ("", false)]
+        {
+            assert_eq!(peer.is_of(node), is, "{node}");
+        }
+        assert!(!of(&["spiffe://cluster/", "*.a"]).is_of(""));
+        assert!(!of(&["*.cluster"]).is_of("node.cluster"), "a name, not a pattern");
+        assert!(!of(&[]).is_of("node-a"));
     }
 }

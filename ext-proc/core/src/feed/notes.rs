@@ -18,6 +18,12 @@ pub enum Close {
     /// Hello names no node.
     #[error("hello.node is empty; set `node` in the agent's configuration")]
     NoNode,
+    /// Hello names another node than the agent's certificate.
+    #[error(
+        "the agent's certificate is not for node {0}; give it one that has this name among its DNS names, or at the end \
+         of a URI"
+    )]
+    Unproven(String),
     /// A newer stream of the same node is there.
     #[error("another agent speaks for node {0} on a newer stream; run one agent per node")]
     Superseded(String),
@@ -43,6 +49,7 @@ impl Close {
             Self::HelloOutOfPlace => "hello_out_of_place",
             Self::Protocol(_) => "protocol",
             Self::NoNode => "no_node",
+            Self::Unproven(_) => "unproven",
             Self::Superseded(_) => "superseded",
             Self::TooManyReplicas => "too_many_replicas",
             Self::NotReading => "not_reading",
