@@ -118,9 +118,9 @@ fn envoy_config(picker: SocketAddr, hosts: &[SocketAddr], log: &Path, oldest: bo
             let processing = &mut picker["processing_mode"];
             processing["request_body_mode"] = json!(request.name());
             processing["response_body_mode"] = json!(response.name());
-            // Without this the picker would not learn that trailers have ended a body. Where it sees none, they are of
-            // no use to it; sent all the same, they make Envoy pass a body on twice.
-            processing["request_trailer_mode"] = json!(if request == Mode::None { "SKIP" } else { "SEND" });
+            // Without this the picker would not learn that trailers have ended a body. Where it can't choose by the body,
+            // they are of no use to it; sent all the same, they make Envoy pass some bodies on twice.
+            processing["request_trailer_mode"] = json!(if request.shows_body() { "SEND" } else { "SKIP" });
             let route = &mut manager["route_config"]["virtual_hosts"][0];
             route["include_request_attempt_count"] = json!(true);
             listeners.push(listener);
