@@ -49,6 +49,38 @@ fn hostile_templates_end() {
     ] {
         error(template);
     }
+    // Objects hold values too.
+    for (start, next) in [
+        ("[1]", "[n.s]|reverse"),
+        ("[1]", "[n.s]|batch(1)"),
+        ("{'a': 1}", "{'a': n.s.items()}"),
+        ("[1]", "cycler(n.s)"),
+        ("[1]", "joiner(n.s)"),
+        ("[1]", "namespace(s=n.s)"),
+        ("[1]", "[n.s]|map('list')"),
+        ("[1]", "[n.s].copy"),
+        ("[1]", "dict(a=n.s)"),
+    ] {
+        error(&format!(
+            "{{% set n = namespace(s={start}) %}}{{% for i in range(90000) %}}{{% set n.s = {next} %}}{{% endfor %}}"
+        ));
+    }
+    let macros = "{% macro m() %}{{ p() }}{% endmacro %}{% set n.s = m %}";
+    error(&format!(
+        "{{% set n = namespace(s=0) %}}{{% for i in range(9000) %}}{{% set p = n.s %}}{macros}{{% endfor %}}"
+    ));
+    let elifs = format!("{{% if a %}}{}{{% endif %}}", "{% elif a %}".repeat(2_500));
+    assert!(error(&elifs).contains("elif"));
+    let (open, close) = ("(".repeat(8_000), ")".repeat(8_000));
+    assert!(error(&format!("{{% set {open}a{close} = 1 %}}")).contains("brackets"));
+    assert!(error(&format!("{{% for {open}a{close} in [] %}}{{% endfor %}}")).contains("brackets"));
+    // What they look through is paid for.
+    for compared in ["b < b", "b <= b", "b == b", "b != b", "b.count(a)", "a in b[1:]", "b.index([1])"] {
+        error(&format!(
+            "{{% set a = range(2000)|list %}}{{% set b = [a] * 60 %}}{{% for i in range(90000) %}}\
+             {{% set x = {compared} %}}{{% endfor %}}"
+        ));
+    }
     let twins = "{% set a = (1, 2) %}".to_owned() + &"{% set a = (a, a) %}".repeat(40);
     for end in ["{{ {a: 1}|length }}", "{{ [a, a]|sort|length }}", "{{ [a, a]|unique|list|length }}"] {
         error(&(twins.clone() + end));

@@ -262,13 +262,19 @@ fn add_operators(env: &mut Environment<'_>) {
         names::EQ,
         |state: &mut State<'_, '_>, left: &Value, right: &Value| -> Result<bool, Error> {
             state.consume_fuel(left.len().unwrap_or_default() as u64 / 16)?;
+            kept::compared(state, left)?;
             compare::equals(left, right)
         },
     );
-    env.add_filter(names::LT, |left: &Value, right: &Value| compare::holds("<", left, right));
-    env.add_filter(names::LE, |left: &Value, right: &Value| compare::holds("<=", left, right));
-    env.add_filter(names::GT, |left: &Value, right: &Value| compare::holds(">", left, right));
-    env.add_filter(names::GE, |left: &Value, right: &Value| compare::holds(">=", left, right));
+    for (name, sign) in [(names::LT, "<"), (names::LE, "<="), (names::GT, ">"), (names::GE, ">=")] {
+        env.add_filter(
+            name,
+            move |state: &mut State<'_, '_>, left: &Value, right: &Value| -> Result<bool, Error> {
+                kept::compared(state, left)?;
+                compare::holds(sign, left, right)
+            },
+        );
+    }
     env.add_filter(names::IN, |state: &mut State<'_, '_>, item: &Value, of: &Value| {
         compare::contains(state, of, item)
     });

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use minijinja::{Error, ErrorKind, State, value::Value};
 
 use super::{
+    kept,
     objects::{Type, type_of},
     print,
 };
@@ -110,6 +111,7 @@ pub(crate) fn contains(state: &State<'_, '_>, container: &Value, item: &Value) -
         Type::None | Type::Number | Type::BigInt | Type::Macro | Type::Loop | Type::Namespace => Err(wrong()),
         _ => {
             state.consume_fuel(container.len().unwrap_or_default() as u64 / 16)?;
+            kept::compared(state, container)?;
             for it in container.try_iter()? {
                 if equals(&it, item)? {
                     return Ok(true);

@@ -6,7 +6,7 @@
 
 use minijinja::{Error, ErrorKind, State, value::Value};
 
-use super::objects::{Type, type_of};
+use super::objects::{Generator, Type, type_of};
 
 /// Lists in one another beyond which a template is hostile.
 const DEEPEST: u32 = 64;
@@ -38,20 +38,42 @@ pub(crate) fn look_through(state: &mut State<'_, '_>, value: &Value) -> Result<(
     state.consume_fuel((MOST - left) / 16)
 }
 
-fn visit(value: &Value, left: &mut u64, deepest: u32) -> Result<(), Error> {
-    let kind = type_of(value);
-    // Others hold nothing, or give what they hold once only.
-    if !matches!(kind, Type::List | Type::Tuple | Type::Dict) {
+/// Pays for comparing what is in `value`, or sorting by it.
+pub(crate) fn compared(state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
+    if !matches!(type_of(value), Type::List | Type::Tuple | Type::Dict) {
         return Ok(());
     }
+    // What is not to be looked through stops itself, and has paid for as much as it took.
+    let mut left = MOST;
+    drop(visit(value, &mut left, DEEPEST));
+    state.consume_fuel((MOST - left) / 4)
+}
+
+fn visit(value: &Value, left: &mut u64, deepest: u32) -> Result<(), Error> {
     let too_much = || Error::new(ErrorKind::InvalidOperation, "a value too long or too deep to be kept");
-    let deepest = deepest.checked_sub(1).ok_or_else(too_much)?;
-    for item in value.try_iter()? {
-        *left = left.checked_sub(1).ok_or_else(too_much)?;
-        if kind == Type::Dict {
-            visit(&value.get_item(&item)?, left, deepest)?;
-        } else {
-            visit(&item, left, deepest)?;
+    *left = left.checked_sub(1).ok_or_else(too_much)?;
+    let inner = || deepest.checked_sub(1).ok_or_else(too_much);
+    if let Some(generator) = value.downcast_object_ref::<Generator>() {
+        for item in generator.left() {
+            visit(&item, left, inner()?)?;
+        }
+        return Ok(());
+    }
+    match type_of(value) {
+        Type::Undefined | Type::None | Type::Number | Type::Text | Type::Range | Type::BigInt => {}
+        Type::Dict => {
+            for key in value.try_iter()? {
+                visit(&value.get_item(&key)?, left, inner()?)?;
+            }
+        }
+        Type::List | Type::Tuple | Type::View => {
+            for item in value.try_iter()? {
+                visit(&item, left, inner()?)?;
+            }
+        }
+        // They hold values that are not to be seen from outside.
+        Type::Macro | Type::Loop | Type::Namespace | Type::Other => {
+            return Err(Error::new(ErrorKind::InvalidOperation, "an object that can't be kept in another"));
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ use minijinja::{
 use super::{
     args::{Args, int_or, is_given},
     compare::equals,
-    letters,
+    kept, letters,
     objects::{Type, View, type_of},
     print, printf,
     splits::{MAX_TAB, expand_tabs, list, padded, split, split_lines, strip},
@@ -27,6 +27,9 @@ pub(crate) fn call(
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
+    if ["count", "index"].contains(&method) {
+        kept::compared(state, value)?;
+    }
     match (type_of(value), method) {
         (Type::Text, _) => {
             let result = of_text(state, value.as_str().unwrap_or_default(), method, args)?;

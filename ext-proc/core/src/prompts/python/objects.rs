@@ -107,6 +107,11 @@ impl Generator {
     pub(crate) fn of(items: Vec<Value>) -> Value {
         Value::from_object(Self(Mutex::new(items)))
     }
+
+    /// What it would give, without taking it.
+    pub(crate) fn left(&self) -> Vec<Value> {
+        self.0.lock().map(|items| items.clone()).unwrap_or_default()
+    }
 }
 
 impl Object for Generator {

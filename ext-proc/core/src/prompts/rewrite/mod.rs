@@ -81,6 +81,9 @@ pub(super) fn rewritten(template: &str) -> Result<String, String> {
         let is_output = tag.starts_with("{{");
         if !is_output {
             outline.enter(&tokens);
+            if outline.is_too_deep() {
+                return Err("too many elif".into());
+            }
         }
         let written = statement::rewritten(&tokens, is_output, &outline)?;
         out.push_str(&if is_output { written } else { outline.scoped(written)? });

@@ -16,7 +16,11 @@ pub(super) struct Outline {
     /// end is none, and the `else` follows.
     noted: Vec<bool>,
     loops: usize,
+    elifs: usize,
 }
+
+/// `elif` in a template beyond which it cannot mean them.
+const MOST_ELIFS: usize = 500;
 
 /// A block that may have an `else`.
 enum Open {
@@ -35,7 +39,7 @@ impl Outline {
     pub(super) fn of(template: &str) -> Result<Self, String> {
         let tags = tags(template);
         check_blocks(&tags)?;
-        Ok(Self { macros: macros(&tags)?, open: Vec::new(), noted: noted_loops(&tags), loops: 0 })
+        Ok(Self { macros: macros(&tags)?, open: Vec::new(), noted: noted_loops(&tags), loops: 0, elifs: 0 })
     }
 
     /// Notes a statement that is read next.
@@ -48,8 +52,14 @@ impl Outline {
                 self.open.push(Open::For { is_recursive, noted, is_else: false });
             }
             "if" => self.open.push(Open::If),
+            "elif" => self.elifs += 1,
             _ => {}
         }
+    }
+
+    /// Whether there are more `elif` than a template can mean: the engine takes them one inside the other.
+    pub(super) fn is_too_deep(&self) -> bool {
+        MOST_ELIFS < self.elifs
     }
 
     /// Notes that a statement was read. Answers `written` with a scope of its own for what it begins or ends, where

@@ -10,6 +10,9 @@ pub(super) fn rewritten(tokens: &Tokens<'_>, is_output: bool, outline: &Outline)
     Ok(out)
 }
 
+/// Brackets in what is assigned to beyond which a template cannot mean it.
+const MOST_BRACKETS: usize = 100;
+
 fn statement(parser: &mut Parser<'_, '_>) -> Result<String, String> {
     let tag = parser.name()?;
     Ok(match tag {
@@ -91,9 +94,13 @@ fn assigned(parser: &mut Parser<'_, '_>) -> Result<String, String> {
 
 /// What is assigned to, up to one of the words in `ends`.
 fn target(parser: &mut Parser<'_, '_>, ends: &[&str]) -> Result<String, String> {
-    let mut out = String::new();
+    let (mut out, mut brackets) = (String::new(), 0);
     while !parser.at_end() && !ends.iter().any(|end| parser.is(end)) {
         let word = parser.next_text();
+        brackets += usize::from(word == "(");
+        if MOST_BRACKETS < brackets {
+            return Err("what is assigned to is too deep in brackets".into());
+        }
         if !word.starts_with(|char: char| char.is_alphabetic() || matches!(char, '_' | '.' | ',' | '(' | ')'))
         {
             return Err(format!("{word} in what is assigned to"));
