@@ -75,7 +75,19 @@ fn hostile_templates_end() {
     assert!(error(&format!("{{% set {open}a{close} = 1 %}}")).contains("brackets"));
     assert!(error(&format!("{{% for {open}a{close} in [] %}}{{% endfor %}}")).contains("brackets"));
     // What they look through is paid for.
-    for compared in ["b < b", "b <= b", "b == b", "b != b", "b.count(a)", "a in b[1:]", "b.index([1])"] {
+    for compared in [
+        "b < b",
+        "b <= b",
+        "b == b",
+        "b != b",
+        "b.count(a)",
+        "a in b[1:]",
+        "b.index([1])",
+        "b|min",
+        "b|max",
+        "b|sort",
+        "{'a': b}|dictsort(by='value')",
+    ] {
         error(&format!(
             "{{% set a = range(2000)|list %}}{{% set b = [a] * 60 %}}{{% for i in range(90000) %}}\
              {{% set x = {compared} %}}{{% endfor %}}"

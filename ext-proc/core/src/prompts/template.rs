@@ -290,6 +290,8 @@ fn add_filters(env: &mut Environment<'_>) {
     env.add_filter("float", filters::float);
     env.add_filter("sort", filters::sort);
     env.add_filter("unique", filters::unique);
+    env.add_filter("min", filters::min);
+    env.add_filter("max", filters::max);
     env.add_filter("dictsort", filters::dictsort);
     env.add_filter("trim", texts::trim);
     env.add_filter("upper", texts::upper);

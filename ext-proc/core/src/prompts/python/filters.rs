@@ -52,6 +52,7 @@ pub(crate) fn sort(
 ) -> Result<Value, Error> {
     let kwargs = Args::new(args, kwargs).named(["reverse", "case_sensitive", "attribute"])?;
     kept::look_through(state, &items)?;
+    kept::compared(state, &items)?;
     minijinja::filters::sort(state, items, kwargs)
 }
 
@@ -64,11 +65,30 @@ pub(crate) fn unique(
 ) -> Result<Value, Error> {
     let kwargs = Args::new(args, kwargs).named(["case_sensitive", "attribute"])?;
     kept::look_through(state, &items)?;
+    kept::compared(state, &items)?;
     Ok(Generator::of(minijinja::filters::unique(state, items, kwargs)?.try_iter()?.collect()))
 }
 
+/// `min`.
+pub(crate) fn min(state: &mut State<'_, '_>, items: Value, kwargs: Kwargs) -> Result<Value, Error> {
+    kept::compared(state, &items)?;
+    minijinja::filters::min(state, items, kwargs)
+}
+
+/// `max`.
+pub(crate) fn max(state: &mut State<'_, '_>, items: Value, kwargs: Kwargs) -> Result<Value, Error> {
+    kept::compared(state, &items)?;
+    minijinja::filters::max(state, items, kwargs)
+}
+
 /// `dictsort`, by place too.
-pub(crate) fn dictsort(entries: &Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+pub(crate) fn dictsort(
+    state: &mut State<'_, '_>,
+    entries: &Value,
+    args: Rest<Value>,
+    kwargs: Kwargs,
+) -> Result<Value, Error> {
+    kept::compared(state, entries)?;
     minijinja::filters::dictsort(entries, Args::new(args, kwargs).named(["case_sensitive", "by", "reverse"])?)
 }
 

@@ -7,7 +7,7 @@ use minijinja::{
 
 use super::{
     args::{Args, is_given},
-    items,
+    items, kept,
     objects::{Generator, Group, Type, type_of},
     operators, print,
     texts::like,
@@ -74,6 +74,7 @@ pub(crate) fn groupby(
     args: Rest<Value>,
     kwargs: Kwargs,
 ) -> Result<Value, Error> {
+    kept::compared(state, &value)?;
     let names = ["attribute", "default", "case_sensitive"];
     let [attribute, default, case_sensitive] = Args::new(args, kwargs).bind(names)?;
     let given = [("attribute", attribute), ("default", default), ("case_sensitive", case_sensitive)];
