@@ -68,7 +68,7 @@ pub struct Engine {
     /// Until when to wait for a connection before what is known counts as all that can be known.
     settled_at: Option<Instant>,
     checks: Checks,
-    /// Since when there has been no connection to its events.
+    /// Since when its events have no connection.
     unconnected: Option<Instant>,
     /// The snapshot that it goes on from.
     restored: Option<Restored>,
@@ -342,8 +342,7 @@ impl Engine {
         self.counts.batches += 1;
         match Batch::decode(&message.payload) {
             Ok(batch) => {
-                self.published.first.get_or_insert(batch.time);
-                self.published.last = Some(batch.time);
+                self.published.add(batch.time);
                 self.counts.unknown_events += u64::from(batch.unknown);
                 batch.events.into_iter().for_each(|event| self.event(event));
             }

@@ -37,6 +37,14 @@ pub struct Published {
     pub last: Option<f64>,
 }
 
+impl Published {
+    /// One more was delivered.
+    pub(crate) fn add(&mut self, time: f64) {
+        self.first.get_or_insert(time);
+        self.last = Some(time);
+    }
+}
+
 /// The batches of one rank's publisher.
 #[derive(Debug)]
 pub struct Sequence {
