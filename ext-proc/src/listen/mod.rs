@@ -12,7 +12,6 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
 use kvpick_service::drain::Drain;
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -87,6 +86,47 @@ impl fmt::Display for Listen {
     }
 }
 
+/// Why a socket can't be bound; `field` is the configuration's name of it.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// A port.
+    #[error("{field}: can't bind {address}: {source}; is another program there?")]
+    Port {
+        /// The socket.
+        field: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A file.
+    #[error("{field}: can't bind {}: {source}; is its folder there and writable?", path.display())]
+    File {
+        /// The socket.
+        field: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Something else has that name.
+    #[error("{field}: {} is there and is no socket; remove it, or choose another path", path.display())]
+    NoSocket {
+        /// The socket.
+        field: &'static str,
+        /// Where.
+        path: PathBuf,
+    },
+    /// It is in use.
+    #[error("{field}: another program listens on {}; stop it, or choose another path", path.display())]
+    Taken {
+        /// The socket.
+        field: &'static str,
+        /// Where.
+        path: PathBuf,
+    },
+}
+
 /// A socket that is bound.
 #[derive(Debug)]
 pub enum Bound {
@@ -101,17 +141,16 @@ impl Bound {
     ///
     /// # Errors
     /// An address that is taken or can't be had.
-    pub async fn bind(field: &str, listen: &Listen) -> anyhow::Result<Self> {
+    pub async fn bind(field: &'static str, listen: &Listen) -> Result<Self, BindError> {
         match listen {
             Listen::Tcp(address) => {
-                let listener = TcpListener::bind(address).await;
-                let taken = || format!("{field}: can't bind {address}; is another program there?");
-                Ok(Self::Tcp(listener.with_context(taken)?))
+                let bound = TcpListener::bind(address).await;
+                bound.map(Self::Tcp).map_err(|source| BindError::Port { field, address: *address, source })
             }
             Listen::Unix(path) => {
                 remove_left_behind(field, path)?;
-                let failed = || format!("{field}: can't bind {listen}; is its folder there and writable?");
-                Ok(Self::Unix(UnixListener::bind(path).with_context(failed)?))
+                let bound = UnixListener::bind(path);
+                bound.map(Self::Unix).map_err(|source| BindError::File { field, path: path.clone(), source })
             }
         }
     }
@@ -165,8 +204,13 @@ impl Bound {
                 };
                 let (handshake, accepted) = (tls.accept(io), accepted.clone());
                 let Ok(permit) = Arc::clone(&handshakes).acquire_owned().await else { return };
+                let stop = stop.clone();
                 task.spawn("handshake", async move {
-                    match timeout(HANDSHAKE, handshake).await {
+                    let done = tokio::select! {
+                        done = timeout(HANDSHAKE, handshake) => done,
+                        () = stop.started() => return,
+                    };
+                    match done {
                         Ok(Ok(io)) => drop(accepted.send(Ok(io)).await),
                         // Health checks of load balancers connect and say nothing.
                         Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
@@ -187,17 +231,17 @@ fn ready(stream: TcpStream) -> std::io::Result<TcpStream> {
 }
 
 /// A run that was killed leaves its socket file behind, and nothing can be bound there until it is gone.
-fn remove_left_behind(field: &str, path: &Path) -> anyhow::Result<()> {
+fn remove_left_behind(field: &'static str, path: &Path) -> Result<(), BindError> {
     use std::os::unix::fs::FileTypeExt as _;
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
-    let path_shown = path.display();
+    let path = path.to_owned();
     if !found.file_type().is_socket() {
-        bail!("{field}: {path_shown} is there and is no socket; remove it, or choose another path");
+        return Err(BindError::NoSocket { field, path });
     }
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
-        bail!("{field}: another program listens on {path_shown}; stop it, or choose another path");
+    if std::os::unix::net::UnixStream::connect(&path).is_ok() {
+        return Err(BindError::Taken { field, path });
     }
-    std::fs::remove_file(path).with_context(|| format!("{field}: can't replace {path_shown}"))
+    std::fs::remove_file(&path).map_err(|source| BindError::File { field, path, source })
 }
 
 #[cfg(test)]
