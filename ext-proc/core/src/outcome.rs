@@ -171,7 +171,7 @@ impl Reason {
     pub const RANK_NOT_HONOURED: Self = Self("rank_not_honoured");
     /// No replica is known.
     pub const NO_REPLICA: Self = Self("no_replica");
-    /// The gateway's list of replicas leaves none, or no replica of the pool is ready.
+    /// The gateway's list of replicas leaves none.
     pub const NO_ENDPOINT: Self = Self("no_endpoint");
     /// The request's objective gives way while all replicas are saturated.
     pub const SATURATED: Self = Self("saturated");

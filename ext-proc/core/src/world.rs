@@ -30,9 +30,6 @@ pub struct World {
     pub pins: Pins,
     /// Whether prompts are those of the engines.
     pub parity: Parity,
-    /// Whether the replicas are those of a pool, which come and go: with none ready, requests are refused. Else Envoy is
-    /// left to choose, as it knows more.
-    pub is_pool: bool,
     turns: usize,
     weights: Weights,
     picks: u64,
@@ -84,7 +81,6 @@ impl World {
             feed: Feed::new(server, now),
             pins: Pins::new(Bounds::default(), seed),
             parity: Parity::default(),
-            is_pool: false,
             turns: 0,
             weights,
             picks: 0,
@@ -118,7 +114,7 @@ impl World {
     /// Whether a request of that priority is to be refused, and why.
     #[must_use]
     pub fn refusal(&self, plan: &Plan, priority: i32, now: Instant) -> Option<Refusal> {
-        if plan.none_allowed || self.is_pool && plan.candidates.is_empty() {
+        if plan.none_allowed {
             return Some(Refusal::NoEndpoint);
         }
         let is_saturated =

@@ -57,17 +57,13 @@ fn candidates_are_those_of_the_list_ranks_included() {
 #[test]
 fn what_leaves_nobody_is_refused() {
     let now = Instant::now();
-    let mut world = world(now);
+    let world = world(now);
     let refusal = |world: &World, among| world.refusal(&world.plan_among(Some("m"), &among), 0, now);
     assert_eq!(refusal(&world, Among::hinted([])), Some(Refusal::NoEndpoint));
     assert_eq!(refusal(&world, Among::hinted(["10.0.0.1:2"])), None);
     assert_eq!(refusal(&world, Among::All), None);
-    let mut empty = World::new("e".to_owned(), Vec::new(), &Memory::default(), Weights::default(), 7, now);
+    let empty = World::new("e".to_owned(), Vec::new(), &Memory::default(), Weights::default(), 7, now);
     assert_eq!(refusal(&empty, Among::All), None, "Envoy may know more");
-    world.is_pool = true;
-    assert_eq!(refusal(&world, Among::All), None);
-    empty.is_pool = true;
-    assert_eq!(refusal(&empty, Among::All), Some(Refusal::NoEndpoint));
     let decision = Decision::new(&Pick::refused(Refusal::NoEndpoint), Vec::new());
     assert_eq!((decision.tier, decision.reason), (Tier::Refused, Reason::NO_ENDPOINT));
     assert_eq!(decision.refusal, Some(Refusal::NoEndpoint));
