@@ -56,6 +56,7 @@ fn every_mistake_is_reported_with_field_and_remedy() {
     let yaml = r#"
 node: " "
 servers: [nowhere, "kvpick:0"]
+tls: {ca: ca.crt, certificate: /tls.crt, key: "", server_name: ""}
 admin: here
 state: var/lib
 engines:
@@ -82,6 +83,9 @@ engines:
             "node",
             "servers[0]",
             "servers[1]",
+            "tls.ca",
+            "tls.key",
+            "tls.server_name",
             "admin",
             "state",
             "engines[0].address",

@@ -48,3 +48,46 @@ impl TlsConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    fn mistakes(yaml: &str) -> Vec<String> {
+        let yaml = format!("replicas: [{{address: 127.0.0.1:1, models: [m]}}]\n{yaml}");
+        kvpick_service::config::parse::<Config>(&yaml).unwrap().mistakes()
+    }
+
+    #[test]
+    fn what_can_not_be_meant_is_named_with_a_remedy() {
+        assert_eq!(mistakes("tls: {self_signed: true}"), Vec::<String>::new());
+        for (yaml, fields) in [
+            ("tls: {}", &["tls.certificate: missing; give", "tls.key: missing; give"][..]),
+            (
+                "tls: {certificate: /no.crt}",
+                &["tls.key: missing; give", "tls.certificate: there is no /no.crt; give"],
+            ),
+            (
+                "tls: {self_signed: true, key: /no.key}",
+                &["tls.key: is not used", "tls.key: there is no /no.key"],
+            ),
+            (
+                "tls: {self_signed: true, client_ca: /no.ca}",
+                &["tls.client_ca: a certificate of one's own", "tls.client_ca: there is no /no.ca"],
+            ),
+            ("feed_tls: {self_signed: true}", &["feed_tls.self_signed: an agent could not tell"]),
+            ("health: 127.0.0.1:9002", &["health: 127.0.0.1:9002 is that of listen; give each"]),
+            ("feed: 0.0.0.0:9004", &["feed: 0.0.0.0:9004 is not loopback"]),
+        ] {
+            let found = mistakes(yaml);
+            assert_eq!(found.len(), fields.len(), "{yaml}: {found:?}");
+            for (found, field) in found.iter().zip(fields) {
+                assert!(found.starts_with(field), "{yaml}: {found}");
+            }
+        }
+        let found = mistakes("feed_tls: {certificate: /no.crt, key: /no.key}");
+        assert!(found[0].starts_with("feed_tls.client_ca: missing; give"), "{found:?}");
+        let proved = mistakes("feed: 0.0.0.0:9004\nfeed_tls: {certificate: /a, key: /b, client_ca: /c}");
+        assert!(!proved.iter().any(|it| it.starts_with("feed:")), "{proved:?}");
+    }
+}
