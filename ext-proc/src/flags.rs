@@ -1,7 +1,8 @@
-//! The flags that charts and manifests of other endpoint pickers pass, so that kvpick can take their place in one.
+//! Flags that charts and manifests of other endpoint pickers pass, those of the Gateway API Inference Extension and of its
+//! successors.
 //!
-//! They are those of the Gateway API Inference Extension's picker and of its successors. What a flag says counts more than
-//! the file; where a flag names a port, its socket takes every address of the machine.
+//! Those that name a pool are not among them: replicas are listed in the file. What a flag says counts more than the file;
+//! where a flag names a port, its socket takes every address of the machine.
 
 use std::{
     ffi::OsString,

@@ -65,9 +65,8 @@ pub const SET: [(&str, &str); 4] = [
 ];
 
 /// Response headers that are set, those of refusals included, each with the reason.
-pub const ANSWERED: [(&str, &str); 5] = [
+pub const ANSWERED: [(&str, &str); 4] = [
     (EVIDENCE, "what the pick was based on, where switched on"),
-    (TEST_SERVED, "who served; only with `conformance: true`"),
     (DROPPED_REASON, "why the request was refused"),
     ("content-type", "of a refusal's body"),
     ("retry-after", "of a refusal that may be none in a moment"),
@@ -86,7 +85,7 @@ pub enum Reply {
         /// Headers to remove beyond [`REMOVED`].
         stripped: Vec<String>,
     },
-    /// Go on with headers and body at once, and without trailers: the last answer of the request.
+    /// Go on with headers and body at once: the last answer of the request. The trailers follow by themselves.
     ///
     /// For a body that was to be sent back and that trailers have ended. Sent back in pieces, it would reach the engine
     /// twice (Envoy 1.40): what the router has kept of them for a retry runs through the filters again when the

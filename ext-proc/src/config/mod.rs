@@ -75,9 +75,9 @@ pub struct Config {
     /// addresses of replicas.
     #[serde(default)]
     pub evidence_header: bool,
-    /// Switches on what the Gateway API Inference Extension's conformance suite asks of an endpoint picker: the request
-    /// header `test-epp-endpoint-selection` says who is picked, and `x-conformance-test-served-endpoint` who was. For
-    /// tests: a client can then choose its replica.
+    /// Switches on what the Gateway API Inference Extension's conformance suite asks of an endpoint picker in the request:
+    /// the header `test-epp-endpoint-selection` says who is picked, and the suite's echo server is asked to tell who was.
+    /// For tests: a client can then choose its replica.
     #[serde(default)]
     pub conformance: bool,
     /// What requests are for, by name, and which of them give way.
