@@ -122,24 +122,26 @@ async fn attempt(
     let response = if row.http2 {
         let (mut sender, driver) = conn::http2::handshake(TokioExecutor::new(), io).await.map_err(said)?;
         connection.spawn(async move { drop(driver.await) });
-        let sending = sender.send_request(request);
-        if aborts {
-            // Long enough for the body to be on its way; how long does not matter.
-            drop(timeout(Duration::from_millis(30), sending).await);
-            return Ok(None);
-        }
-        sending.await.map_err(said)?
+        sent(sender.send_request(request), aborts).await
     } else {
         let (mut sender, driver) = conn::http1::handshake(io).await.map_err(said)?;
         connection.spawn(async move { drop(driver.await) });
-        let sending = sender.send_request(request);
-        if aborts {
-            drop(timeout(Duration::from_millis(30), sending).await);
-            return Ok(None);
-        }
-        sending.await.map_err(said)?
+        sent(sender.send_request(request), aborts).await
     };
-    read(response, row).await
+    match response {
+        Some(response) => read(response.map_err(said)?, row).await,
+        None => Ok(None),
+    }
+}
+
+/// What comes of a request; `None` where the client goes away from it.
+async fn sent<T>(request: impl Future<Output = T>, aborts: bool) -> Option<T> {
+    if aborts {
+        // Long enough for the body to be on its way; how long does not matter.
+        drop(timeout(Duration::from_millis(30), request).await);
+        return None;
+    }
+    Some(request.await)
 }
 
 async fn read(response: Response<Incoming>, row: &Row) -> Result<Option<Came>, String> {

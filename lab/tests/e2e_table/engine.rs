@@ -1,6 +1,12 @@
 //! An engine that answers as it is told, and tells what reached it.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, StreamBody, combinators::BoxBody};
@@ -21,7 +27,15 @@ use tokio_stream::wrappers::ReceiverStream;
 pub(crate) const EVENTS: usize = 20;
 pub(crate) const TRAILER: (&str, &str) = ("x-answer-trailer", "told");
 
-/// What it says behind its last event: what reached it.
+/// Pieces of a large answer.
+pub(crate) const PIECES: usize = 60;
+
+/// One of them: 50 kB, not two alike.
+pub(crate) fn piece(number: usize) -> String {
+    format!("{number:05}").repeat(10_000)
+}
+
+/// By which bodies are told apart.
 pub(crate) fn digest(bytes: &[u8]) -> u64 {
     // FNV-1a; nobody attacks it.
     bytes
@@ -29,15 +43,19 @@ pub(crate) fn digest(bytes: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
+/// How often a whole request of each row has come, to whichever engine.
+pub(crate) type Seen = Arc<Mutex<BTreeMap<String, usize>>>;
+
 /// Starts one; it ends with the test.
-pub(crate) async fn start() -> SocketAddr {
+pub(crate) async fn start(seen: Seen) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             stream.set_nodelay(true).unwrap();
-            let service = service_fn(move |request| answer(address, request));
+            let seen = Arc::clone(&seen);
+            let service = service_fn(move |request| answer(address, Arc::clone(&seen), request));
             let serve = async move {
                 let builder = auto::Builder::new(TokioExecutor::new());
                 // Who goes away in the middle is what some rows are about.
@@ -51,13 +69,19 @@ pub(crate) async fn start() -> SocketAddr {
 
 type Body = BoxBody<Bytes, std::io::Error>;
 
-async fn answer(address: SocketAddr, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn answer(
+    address: SocketAddr,
+    seen: Seen,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
     let (head, body) = request.into_parts();
     let kind = text(&head.headers, "x-answer").unwrap_or_default();
     let resets = text(&head.headers, "x-resets").is_some();
     let Ok(body) = body.collect().await else {
         return Ok(Response::new(BoxBody::default()));
     };
+    let row = text(&head.headers, "x-row").unwrap_or_default();
+    *seen.lock().unwrap().entry(row).or_default() += 1;
     let trailers: Vec<_> = body.trailers().into_iter().flatten().map(|(name, _)| name.to_string()).collect();
     let bytes = body.to_bytes();
     let headers: Vec<_> = head.headers.keys().map(|it| it.as_str()).collect();
@@ -99,6 +123,15 @@ async fn write(kind: String, told: Value, resets: bool, sender: Frames) {
     if kind == "Events" {
         for number in 0..EVENTS {
             if !send(format!("data: {{\"number\":{number}}}\n\n")).await {
+                return;
+            }
+            if resets && number == 2 {
+                break;
+            }
+        }
+    } else if kind == "Large" {
+        for number in 0..PIECES {
+            if !send(piece(number)).await {
                 return;
             }
             if resets && number == 2 {

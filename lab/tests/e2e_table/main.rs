@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use client::Came;
-use engine::{EVENTS, TRAILER, digest, told};
+use engine::{EVENTS, PIECES, Seen, TRAILER, digest, piece, told};
 use futures::StreamExt as _;
 use hyper::StatusCode;
 use kvpick_lab::rig::{scratch::Scratch, wait};
@@ -39,18 +39,18 @@ async fn every_kind_of_request_through_the_oldest_envoy() {
 
 async fn run(name: &str, oldest: bool) {
     let scratch = Scratch::new(name).unwrap();
-    let mut engines = BTreeMap::new();
+    let (mut engines, seen) = (BTreeMap::new(), Seen::default());
     for model in MODELS {
-        engines.insert(model, engine::start().await);
+        engines.insert(model, engine::start(Arc::clone(&seen)).await);
     }
     let setup = Arc::new(Setup::start(scratch.path(), oldest, engines).await);
     let rows = rows::all();
     let count = rows.len();
-    let wrong: Vec<String> = futures::stream::iter(rows.into_iter().enumerate())
+    let wrong: Vec<String> = futures::stream::iter(rows.iter().copied().enumerate())
         .map(|(number, row)| {
             let setup = Arc::clone(&setup);
             async move {
-                let problem = one(&setup, &row, MODELS[number % MODELS.len()], oldest).await.err()?;
+                let problem = one(&setup, &row, number, oldest).await.err()?;
                 Some(format!("{row:?}\n    {problem}"))
             }
         })
@@ -67,16 +67,28 @@ async fn run(name: &str, oldest: bool) {
         if in_flight == 0.0 { Ok(()) } else { Err(format!("{in_flight} requests under way")) }
     };
     wait::until("all requests to end", wait::LONG, idle).await.unwrap();
+    // Half a body is never taken for a whole one, and no request is made twice.
+    let seen = seen.lock().unwrap().clone();
+    for (number, row) in rows.iter().enumerate() {
+        let times = seen.get(&number.to_string()).copied().unwrap_or(0);
+        assert_eq!(times, usize::from(row.failure != Failure::AbortsBody), "whole requests of {row:?}");
+    }
     assert_eq!(setup.envoy.picker_stat("rejected_header_mutations").await.unwrap(), 0);
     assert_eq!(setup.envoy.picker_stat("spurious_msgs_received").await.unwrap(), 0);
 }
 
-async fn one(setup: &Setup, row: &Row, model: &str, oldest: bool) -> Result<(), String> {
+async fn one(setup: &Setup, row: &Row, number: usize, oldest: bool) -> Result<(), String> {
+    let model = MODELS[number % MODELS.len()];
     let body = client::body(row, model);
     let dead = setup.dead.to_string();
-    let selection = [("test-epp-endpoint-selection", dead.as_str())];
-    let more = if row.failure == Failure::Dead { &selection[..] } else { &[] };
-    let Some(came) = client::send(setup.listener(row), row, body.clone(), more).await? else { return Ok(()) };
+    let number = number.to_string();
+    let mut more = vec![("x-row", number.as_str())];
+    if row.failure == Failure::Dead {
+        more.push(("test-epp-endpoint-selection", dead.as_str()));
+    }
+    let Some(came) = client::send(setup.listener(row), row, body.clone(), &more).await? else {
+        return Ok(());
+    };
     if row.failure == Failure::Resets && came.status.is_server_error() {
         // The engine was gone before Envoy had sent anything on: it had to hold the whole answer, or kvpick had not yet
         // had its word on the headers.
@@ -150,6 +162,7 @@ fn answered(row: &Row, came: &Came, told: &Value, oldest: bool) -> Result<(), St
     }
     let want = match row.answer {
         Answer::Empty => String::new(),
+        Answer::Large => (0..PIECES).map(piece).collect(),
         Answer::Events => (0..EVENTS).map(|it| format!("data: {{\"number\":{it}}}\n\n")).collect(),
         _ => told.to_string(),
     };
