@@ -160,6 +160,7 @@ impl App {
         };
         let most = config.max_body_bytes + MESSAGE_OVERHEAD;
         let picker = Picker::new(Arc::clone(&shared), decider, settings, config.pins.header(), drain.clone());
+        let picker = if config.leave_after_request { picker.leaving(rate) } else { picker };
         let picker = messages::Server::new(picker, most);
         let (health, health_service) = tonic_health::server::health_reporter();
         let feeds =

@@ -1,12 +1,17 @@
 //! What Envoy's ext_proc filter talks to: one stream per HTTP request, open until its answer ends.
 
-use std::{pin::Pin, sync::Arc, time::Instant};
+use std::{
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use envoy_types::pb::envoy::service::ext_proc::v3::ProcessingResponse;
 use kvpick_core::{
     health::Failure,
     pins::{self, What},
-    session::{Action, Question, Served, Session, Settings},
+    reply::Decision,
+    session::{Action, Answer, Question, Served, Session, Settings},
 };
 use kvpick_service::drain::Drain;
 use tokio::sync::mpsc;
@@ -14,6 +19,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use crate::{
+    answers::{self, Meaning},
     decide::Decider,
     messages::Messages,
     shared::{Shared, Underway},
@@ -23,9 +29,11 @@ use crate::{
 /// Answers that wait for Envoy to read them. A body that is sent back has a few more; they wait for room.
 const ANSWERS: usize = 16;
 
-/// Envoy's response flags for a connection that failed: remote reset, connection failure, connection termination
-/// (`source/common/stream_info`, the legacy bit set of the `response.flags` attribute).
-const CONNECTION_FLAGS: u64 = 0x10 | 0x20 | 0x40;
+/// Within this time an agent's sample shows a request that runs.
+const SAMPLED: Duration = Duration::from_secs(1);
+
+/// Longest time for which a request counts whose end is not seen, beyond [`SAMPLED`].
+const LONGEST_COUNTED: Duration = Duration::from_secs(30);
 
 /// The service.
 #[derive(Clone, Debug)]
@@ -35,6 +43,8 @@ pub struct Picker {
     settings: Settings,
     /// The header that names a client's session.
     session_header: Option<Arc<str>>,
+    /// Prompt tokens per second, where streams are left once the request is out.
+    leaves_at: Option<f64>,
     drain: Drain,
 }
 
@@ -48,7 +58,15 @@ impl Picker {
         session_header: Option<Arc<str>>,
         drain: Drain,
     ) -> Self {
-        Self { shared, decider, settings, session_header, drain }
+        Self { shared, decider, settings, session_header, leaves_at: None, drain }
+    }
+
+    /// The same, which leaves each stream once its request is out: nothing of the answer is seen. Until agents' samples
+    /// show the request, it counts for as long as its prompt is thought to take at that many tokens per second.
+    #[must_use]
+    pub const fn leaving(mut self, prefill_rate: f64) -> Self {
+        self.leaves_at = Some(prefill_rate);
+        self
     }
 
     /// Begins an exchange; returns its answers.
@@ -63,6 +81,8 @@ impl Picker {
             underway: None,
             answered: None,
             response_begun: false,
+            by_picked: false,
+            start: Instant::now(),
         };
         self.drain.spawn("exchange with Envoy", exchange.run(inbound));
         ReceiverStream::new(stream)
@@ -89,6 +109,9 @@ struct Exchange {
     /// To whom the answer's id is pinned, where it is kept.
     answered: Option<pins::Pin>,
     response_begun: bool,
+    /// Whether the picked replica gave the answer.
+    by_picked: bool,
+    start: Instant,
 }
 
 /// The stream can't go on.
@@ -105,8 +128,16 @@ impl Drop for Exchange {
 }
 
 impl Exchange {
-    async fn run(mut self, mut inbound: Messages) {
+    async fn run(mut self, inbound: Messages) {
+        self.converse(inbound).await;
+        self.on_end();
+    }
+
+    async fn converse(&mut self, mut inbound: Messages) {
         loop {
+            if let Some(rate) = self.picker.leaves_at.filter(|_| self.session.request_is_out()) {
+                return self.leave(rate);
+            }
             let may_leave = self.may_leave();
             tokio::select! {
                 // A decision that is made goes out before more is read; an end of the stream ends all.
@@ -149,6 +180,10 @@ impl Exchange {
                     self.observe(&served);
                 }
                 Action::Named(id) => self.learn_id(&id),
+                Action::FirstEvent => {
+                    let took = self.start.elapsed().as_secs_f64();
+                    self.picker.shared.metrics.answers.first_event_seconds.observe(took);
+                }
                 Action::Fail(why) => {
                     self.picker.shared.metrics.stream_errors.inc();
                     tracing::warn!(why, "an exchange with Envoy makes no sense");
@@ -169,6 +204,23 @@ impl Exchange {
     /// Where bodies of answers pass through here, what is on its way would be lost, so those run to their end.
     const fn may_leave(&self) -> bool {
         self.session.request_is_out() && (self.response_begun || !self.session.carries_response_body())
+    }
+
+    /// Leaves the stream; an end with OK lets Envoy go on without.
+    fn leave(&mut self, prefill_rate: f64) {
+        let Some(underway) = self.underway.take() else { return };
+        let Decision { prompt_tokens, predicted_tokens, .. } = underway.decision;
+        let prefill_s = prompt_tokens.saturating_sub(predicted_tokens) as f64 / prefill_rate;
+        let counts_for =
+            Duration::try_from_secs_f64(prefill_s).unwrap_or(LONGEST_COUNTED).min(LONGEST_COUNTED) + SAMPLED;
+        let drain = self.picker.drain.clone();
+        self.picker.drain.spawn("a request whose end is not seen", async move {
+            tokio::select! {
+                () = tokio::time::sleep(counts_for) => {}
+                () = drain.started() => {}
+            }
+            drop(underway);
+        });
     }
 
     /// Envoy ends most streams by a reset of its own; only what breaks the protocol is an error.
@@ -201,27 +253,32 @@ impl Exchange {
     }
 
     /// Learns from how Envoy fared with the replica.
-    fn observe(&self, served: &Served) {
+    fn observe(&mut self, served: &Served) {
         let Some(underway) = &self.underway else { return };
         let Some(picked) = underway.decision.names.first() else { return };
-        let by_picked = served.address == picked.address.to_string();
-        if by_picked && (200..300).contains(&served.status) {
-            underway.on_success();
-        }
-        let elsewhere = !served.address.is_empty() && !by_picked;
-        // Named first and not the one that answered: Envoy tried it in vain. Without retries the flags tell.
-        let failed = if 1 < served.attempts && elsewhere {
-            true
-        } else {
-            served.flags & CONNECTION_FLAGS != 0 && !elsewhere && 500 <= served.status
-        };
-        if !failed {
+        let address = picked.address.to_string();
+        self.by_picked = served.address == address;
+        tracing::debug!(?served, "answered");
+        let meaning = answers::meaning(served, &address);
+        if meaning == Meaning::Nothing {
             return;
         }
+        if meaning == Meaning::Good {
+            underway.on_success();
+        }
+        let now = Instant::now();
         let mut world = self.picker.shared.world();
         // Ranks behind one address have one HTTP server.
         let mut out = world.replicas.at(picked.address);
-        out.retain(|id| world.on_failure(*id, Failure::Connection, Instant::now()));
+        out.retain(|id| match meaning {
+            Meaning::Unreachable => world.on_failure(*id, Failure::Connection, now),
+            Meaning::Lost => world.on_lost(*id, now),
+            Meaning::Good => {
+                world.on_good_answer(*id);
+                false
+            }
+            Meaning::Nothing => false,
+        });
         let out: Vec<_> = out.into_iter().map(|id| world.replicas[id].spec.name.to_string()).collect();
         drop(world);
         for replica in &out {
@@ -229,5 +286,18 @@ impl Exchange {
             self.picker.shared.metrics.outs.with_label_values(&[replica.as_str(), how]).inc();
             tracing::warn!(replica, how, status = served.status, "replica is out until it answers a probe");
         }
+    }
+
+    /// The exchange has ended.
+    fn on_end(&self) {
+        let Some(underway) = self.underway.as_ref().filter(|it| it.decision.refusal.is_none()) else {
+            return;
+        };
+        let answer = self.session.answer();
+        let metrics = &self.picker.shared.metrics.answers;
+        metrics.on_end(&answer, &underway.decision, self.by_picked);
+        metrics.seconds.observe(self.start.elapsed().as_secs_f64());
+        let Answer { status, end, usage } = answer;
+        tracing::debug!(status, end = end.label(), ?usage, replica = ?underway.decision.names.first(), "ended");
     }
 }

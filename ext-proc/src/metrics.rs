@@ -5,6 +5,8 @@ use prometheus::{
     core::Collector,
 };
 
+use crate::answers::Answers;
+
 /// All metrics of the server.
 #[derive(Clone, Debug)]
 pub struct Metrics {
@@ -56,6 +58,8 @@ pub struct Metrics {
     pub remote_resting: IntGaugeVec,
     /// Streams with Envoy that ended with an error of ours or of the protocol.
     pub stream_errors: IntCounter,
+    /// What came of decided requests.
+    pub answers: Answers,
 }
 
 impl Metrics {
@@ -68,6 +72,7 @@ impl Metrics {
         // From a memoized short prompt (0.2 ms) to the hard limit of a decision (0.5 s), a factor of about 2 apart.
         let buckets = prometheus::exponential_buckets(0.000_25, 2.0, 12)?;
         Ok(Self {
+            answers: Answers::new(registry)?,
             decisions: reg.counters("kvpick_decisions_total", "Requests decided.", &["tier", "reason"])?,
             decision_seconds: reg.add(Histogram::with_opts(
                 HistogramOpts::new("kvpick_decision_seconds", "From a request's last byte to its decision.")

@@ -10,10 +10,10 @@ use envoy_types::pb::{
         },
         extensions::filters::http::ext_proc::v3::processing_mode::BodySendMode,
         service::ext_proc::v3::{
-            BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, ImmediateResponse,
-            ProcessingRequest, ProcessingResponse, ProtocolConfiguration, StreamedBodyResponse,
-            TrailersResponse, body_mutation, common_response::ResponseStatus, processing_request::Request,
-            processing_response::Response,
+            BodyMutation, BodyResponse, CommonResponse, HeaderMutation, HeadersResponse, HttpHeaders,
+            ImmediateResponse, ProcessingRequest, ProcessingResponse, ProtocolConfiguration,
+            StreamedBodyResponse, TrailersResponse, body_mutation, common_response::ResponseStatus,
+            processing_request::Request, processing_response::Response,
         },
         r#type::v3::HttpStatus,
     },
@@ -23,9 +23,9 @@ use kvpick_core::{
     outcome::Refusal,
     reply::{
         Changed, DESTINATION, DROPPED_REASON, Destination, ECHO, EVIDENCE, METADATA_NAMESPACE, RANK, REMOVED,
-        Reply, TEST_SERVED, Way,
+        Reply, Shown, TEST_SERVED, Way,
     },
-    session::{BodyMode, Head, Input, Served},
+    session::{BodyMode, Head, Input, Named, Served},
 };
 
 /// Key of the filter's attributes in a message.
@@ -34,6 +34,9 @@ const ATTRIBUTES: &str = "envoy.filters.http.ext_proc";
 /// Where a gateway says which replicas may be picked, among the metadata that Envoy forwards (`forwarding_namespaces`).
 const SUBSET_NAMESPACE: &str = "envoy.lb.subset_hint";
 const SUBSET_KEY: &str = "x-gateway-destination-endpoint-subset";
+
+/// Under which a load balancer says whom it has chosen (`override_host`'s `selected_host_key`), among its metadata.
+const SERVED_KEY: &str = "x-gateway-destination-endpoint-served";
 
 /// What a message says; `None` for one that says nothing that is known here. `session_header` names a client's session.
 #[must_use]
@@ -50,11 +53,8 @@ pub fn input(message: ProcessingRequest, session_header: Option<&str>) -> Option
         Request::RequestBody(it) => Input::RequestBody { bytes: it.body.into(), end: it.end_of_stream },
         Request::RequestTrailers(_) => Input::RequestTrailers,
         Request::ResponseHeaders(it) => {
-            let mut served = attributes.get(ATTRIBUTES).map_or_else(Served::default, served);
-            if let Some(status) = header(it.headers.as_ref(), ":status") {
-                served.status = status.parse().unwrap_or_default();
-            }
-            Input::ResponseHeaders(served)
+            let attributes = attributes.get(ATTRIBUTES);
+            Input::ResponseHeaders(served(attributes, metadata_context.as_ref(), &it))
         }
         Request::ResponseBody(it) => Input::ResponseBody { bytes: it.body, end: it.end_of_stream },
         Request::ResponseTrailers(_) => Input::ResponseTrailers,
@@ -92,10 +92,12 @@ pub fn response(reply: Reply) -> ProcessingResponse {
             Response::RequestTrailers(TrailersResponse::default())
         }
         Reply::Refuse(refusal) => Response::ImmediateResponse(immediate(refusal)),
-        Reply::ResponseHeaders(evidence) => {
-            let set =
-                |it| HeaderMutation { set_headers: vec![header_value(EVIDENCE, it)], ..Default::default() };
-            let header_mutation = evidence.map(set);
+        Reply::ResponseHeaders(Shown { evidence, served }) => {
+            let named = [(EVIDENCE, evidence), (TEST_SERVED, served)];
+            let set_headers: Vec<_> =
+                named.into_iter().filter_map(|(name, it)| Some(header_value(name, it?))).collect();
+            let header_mutation = (!set_headers.is_empty())
+                .then(|| HeaderMutation { set_headers, ..HeaderMutation::default() });
             let common = CommonResponse { header_mutation, ..CommonResponse::default() };
             Response::ResponseHeaders(HeadersResponse { response: Some(common) })
         }
@@ -145,21 +147,38 @@ fn subset_hint(metadata: &Metadata) -> Option<Vec<String>> {
     })
 }
 
-fn served(attributes: &Struct) -> Served {
-    let get = |name| attributes.fields.get(name).and_then(|it| it.kind.as_ref());
+/// Who answered, and how: by Envoy's attributes, the load balancer's metadata and the answer's own headers.
+fn served(attributes: Option<&Struct>, metadata: Option<&Metadata>, answer: &HttpHeaders) -> Served {
+    let get = |name| attributes?.fields.get(name)?.kind.as_ref();
     let number = |name| match get(name) {
         // Envoy sends them as doubles; a negative one would be a bug of its own.
         Some(Kind::NumberValue(it)) if 0.0 <= *it => *it as u64,
         _ => 0,
     };
+    let header = |name| header(answer.headers.as_ref(), name);
+    let code = || u32::try_from(number("response.code")).unwrap_or_default();
+    let named = metadata.map_or(Named::NoMetadata, named);
+    let address = match (get("upstream.address"), &named) {
+        (Some(Kind::StringValue(it)), _) | (_, Named::Endpoint(it)) => it.clone(),
+        _ => String::new(),
+    };
+    let is_plain = header("content-encoding").is_none_or(|it| it.trim().eq_ignore_ascii_case("identity"));
     Served {
-        address: match get("upstream.address") {
-            Some(Kind::StringValue(it)) => it.clone(),
-            _ => String::new(),
-        },
+        address,
+        named,
         attempts: number("upstream.request_attempt_count"),
         flags: number("response.flags"),
-        status: u32::try_from(number("response.code")).unwrap_or_default(),
+        status: header(":status").and_then(|it| it.parse().ok()).unwrap_or_else(code),
+        content_type: header("content-type").filter(|_| is_plain).unwrap_or_default(),
+        end: answer.end_of_stream,
+    }
+}
+
+fn named(metadata: &Metadata) -> Named {
+    let Some(balancer) = metadata.filter_metadata.get(METADATA_NAMESPACE) else { return Named::NoMetadata };
+    match balancer.fields.get(SERVED_KEY).and_then(|it| it.kind.as_ref()) {
+        Some(Kind::StringValue(it)) => Named::Endpoint(it.clone()),
+        _ => Named::NoEndpoint,
     }
 }
 

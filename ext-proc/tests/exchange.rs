@@ -308,6 +308,8 @@ workers: 18446744073709551615
 memory: {routed_expiry_s: 10000000000000000000}
 destinations: 0
 memo: {max_bytes: 1000}
+leave_after_request: true
+conformance: true
 models: [{name: m, path: no/such/folder, utc_offset_minutes: 1441, tokenizer_mode: ''}, {name: m, path: no/such/folder}]
 replicas:
   - {address: 127.0.0.1:0, models: [m]}
@@ -336,6 +338,7 @@ replicas:
         "max_body_bytes:",
         "workers:",
         "memory.routed_expiry_s:",
+        "conformance: sets a header of the answer",
         "memo.max_bytes: 1000 is out of range",
         "admin:",
     ] {

@@ -9,10 +9,19 @@ pub const FIRST_OUT: Duration = Duration::from_secs(1);
 /// on where it was: its `/health` says more than it keeps.
 pub const LONGEST_OUT: Duration = Duration::from_secs(30);
 
+/// So many requests that lose their connection one after the other, within [`LOST_WITHIN`] and with no good answer in
+/// between, put a replica out. A single one proves nothing: an engine closes on a bad request too.
+pub const LOST_IN_A_ROW: usize = 3;
+
+/// See [`LOST_IN_A_ROW`].
+pub const LOST_WITHIN: Duration = Duration::from_secs(10);
+
 /// Whether a replica may be picked.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Health {
     out: Option<Out>,
+    /// When requests lost their connection, the latest first.
+    lost: [Option<Instant>; LOST_IN_A_ROW - 1],
     /// When it last came back, and how long it would have been left alone next.
     returned: Option<(Instant, Duration)>,
 }
@@ -29,7 +38,7 @@ struct Out {
 /// How a replica was seen to fail.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Failure {
-    /// Envoy could not connect, or lost the connection.
+    /// Envoy could not connect, or lost one connection after the other.
     Connection,
     /// Its agent can't reach it, or says that it sleeps.
     Agent,
@@ -67,7 +76,24 @@ impl Health {
         let again = self.returned.filter(|(at, _)| now < *at + LONGEST_OUT);
         let gap = again.map_or(FIRST_OUT, |(_, gap)| gap);
         self.out = Some(Out { why, probe_at: now + gap, then_for: (gap * 2).min(LONGEST_OUT) });
+        self.on_good_answer();
         true
+    }
+
+    /// A request lost its connection to it. Returns whether that puts it out, which is news.
+    pub fn on_lost(&mut self, now: Instant) -> bool {
+        if self.out.is_some() {
+            return false;
+        }
+        let first = self.lost[LOST_IN_A_ROW - 2];
+        self.lost.rotate_right(1);
+        self.lost[0] = Some(now);
+        first.is_some_and(|it| now <= it + LOST_WITHIN) && self.on_failure(Failure::Connection, now)
+    }
+
+    /// It answered a request well.
+    pub const fn on_good_answer(&mut self) {
+        self.lost = [None; LOST_IN_A_ROW - 1];
     }
 
     /// Its agent reaches it again: no need to wait for the next probe's turn.
@@ -148,6 +174,20 @@ mod tests {
         now += LONGEST_OUT;
         health.on_failure(Failure::Connection, now);
         assert_eq!(gaps(&mut health, now, 1), [1], "long ago");
+    }
+
+    #[test]
+    fn lost_connections_count_together_alone() {
+        let start = crate::testing::start();
+        let mut health = Health::default();
+        assert!(!health.on_lost(start) && !health.on_lost(start));
+        health.on_good_answer();
+        assert!(!health.on_lost(start) && !health.on_lost(start + seconds(6)), "one answered in between");
+        assert!(!health.on_lost(start + seconds(11)), "the first was long ago");
+        assert!(health.is_in() && health.on_lost(start + seconds(16)));
+        assert!(!health.is_in() && !health.on_lost(start + seconds(16)), "known already");
+        health.on_answer(start + seconds(17));
+        assert!(!health.on_lost(start + seconds(17)), "counts anew");
     }
 
     #[test]

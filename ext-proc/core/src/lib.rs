@@ -3,7 +3,7 @@
 //! Reading order, which is a request's: [`session`] (one exchange with Envoy), [`request`] (a body's meaning),
 //! [`among`] (whom the gateway lets be picked), [`prompts`] (its token ids) or [`remote`] (those that another
 //! server makes of it), [`pick`] (block names, who holds them, who is least busy), [`score`], [`reply`]
-//! (what Envoy is told), [`outcome`] (how it ended). What a pick stands on: [`world`], [`replicas`], [`index`] (the
+//! (what Envoy is told), [`usage`] (what its answer tells), [`outcome`] (how it was decided). What a pick stands on: [`world`], [`replicas`], [`index`] (the
 //! engines' own word), [`hit`] (what of it an engine would use), [`recent`] (what was sent where),
 //! [`pins`] (who keeps which response), [`busy`], [`health`], [`parity`] (whether what was expected came); [`feed`]
 //! brings it in. What need not be computed twice is in a [`memo`].
@@ -29,6 +29,7 @@ pub mod request;
 mod runs;
 pub mod score;
 pub mod session;
+pub mod usage;
 pub mod world;
 
 #[cfg(test)]

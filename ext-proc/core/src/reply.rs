@@ -65,8 +65,9 @@ pub const SET: [(&str, &str); 4] = [
 ];
 
 /// Response headers that are set, those of refusals included, each with the reason.
-pub const ANSWERED: [(&str, &str); 4] = [
+pub const ANSWERED: [(&str, &str); 5] = [
     (EVIDENCE, "what the pick was based on, where switched on"),
+    (TEST_SERVED, "who served, by the load balancer's word; only with `conformance: true`"),
     (DROPPED_REASON, "why the request was refused"),
     ("content-type", "of a refusal's body"),
     ("retry-after", "of a refusal that may be none in a moment"),
@@ -116,8 +117,8 @@ pub enum Reply {
     RequestTrailers(Option<Destination>),
     /// Answer the client in the engine's place.
     Refuse(Refusal),
-    /// Go on; with the evidence if it is to be shown.
-    ResponseHeaders(Option<String>),
+    /// Go on.
+    ResponseHeaders(Shown),
     /// Go on with the body as it is.
     ResponseBody,
     /// A piece of the body, in the mode in which this server must send it back.
@@ -140,6 +141,15 @@ pub struct Way {
     pub rank: Option<u32>,
     /// Whether the conformance suite's echo server is to tell of the destination.
     pub echo: bool,
+}
+
+/// Values of the headers that an answer is given.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Shown {
+    /// Of [`EVIDENCE`], where it is to be shown.
+    pub evidence: Option<String>,
+    /// Of [`TEST_SERVED`], where a conformance test is to see it.
+    pub served: Option<String>,
 }
 
 /// A body in place of the client's.

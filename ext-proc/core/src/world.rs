@@ -296,6 +296,16 @@ impl World {
         self.replicas[id].on_failure(why, now)
     }
 
+    /// A request lost its connection to a replica. Returns whether that puts it out, which is news.
+    pub fn on_lost(&mut self, id: ReplicaId, now: Instant) -> bool {
+        self.replicas[id].health.on_lost(now)
+    }
+
+    /// A replica has answered a request well.
+    pub fn on_good_answer(&mut self, id: ReplicaId) {
+        self.replicas[id].health.on_good_answer();
+    }
+
     /// A replica has answered a probe. Returns whether it is back because of it.
     pub fn on_answer(&mut self, id: ReplicaId, now: Instant) -> bool {
         let replica = &mut self.replicas[id];

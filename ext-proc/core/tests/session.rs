@@ -2,7 +2,7 @@
 
 use kvpick_core::{
     outcome::{Reason, Tier},
-    reply::{CHUNK, Decision, Destination, Reply, Way},
+    reply::{CHUNK, Decision, Destination, Reply, Shown, Way},
     session::{Action, BodyMode, Head, Input, Question, Served, Session, Settings},
 };
 use kvpick_proto::words::ReplicaName;
@@ -80,7 +80,10 @@ fn buffered() {
     assert_eq!(replies(session.on(decided())), [body_reply(destination())]);
     assert!(session.request_is_out());
     let answer = session.on(Input::ResponseHeaders(Served::default()));
-    assert_eq!(answer, [Action::Observe(Served::default()), Action::Reply(Reply::ResponseHeaders(None))]);
+    assert_eq!(
+        answer,
+        [Action::Observe(Served::default()), Action::Reply(Reply::ResponseHeaders(Shown::default()))]
+    );
     assert_eq!(replies(session.on(Input::ResponseTrailers)), [Reply::ResponseTrailers]);
 }
 
@@ -242,7 +245,7 @@ fn evidence_is_shown_where_switched_on() {
     let _ = session.on(headers(BodyMode::Buffered, false));
     let _ = session.on(body(b"{}", true));
     let _ = session.on(decided());
-    let [Reply::ResponseHeaders(Some(evidence))] =
+    let [Reply::ResponseHeaders(Shown { evidence: Some(evidence), .. })] =
         &replies(session.on(Input::ResponseHeaders(Served::default())))[..]
     else {
         panic!()
@@ -259,7 +262,7 @@ fn an_answer_that_comes_early_is_answered_too() {
     let _ = session.on(headers(BodyMode::Buffered, false));
     assert_eq!(
         replies(session.on(Input::ResponseHeaders(Served::default()))),
-        [Reply::ResponseHeaders(None)]
+        [Reply::ResponseHeaders(Shown::default())]
     );
     assert_eq!(session.on(decided()), [], "nobody asked");
     assert_eq!(session.on(body(b"{}", true)).len(), 1);

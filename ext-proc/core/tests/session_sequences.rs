@@ -70,7 +70,7 @@ impl Run {
                 }
                 Action::Reply(reply) => self.replies.push(reply),
                 Action::Fail(_) => self.failed = true,
-                Action::Observe(_) | Action::Named(_) => (),
+                Action::Observe(_) | Action::Named(_) | Action::FirstEvent => (),
             }
         }
     }

@@ -35,6 +35,12 @@ impl Config {
                     .to_owned(),
             );
         }
+        if self.leave_after_request {
+            let shown = [("evidence_header", self.evidence_header), ("conformance", self.conformance)];
+            found.extend(shown.iter().filter(|(_, is_on)| *is_on).map(|(field, _)| {
+                format!("{field}: sets a header of the answer, which leave_after_request does not see; set one of them")
+            }));
+        }
         self.socket_mistakes(&mut found);
         let score = &self.score;
         let prices = [score.per_request, score.per_waiting, score.per_eviction, score.when_full];

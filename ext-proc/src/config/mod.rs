@@ -75,9 +75,14 @@ pub struct Config {
     /// addresses of replicas.
     #[serde(default)]
     pub evidence_header: bool,
-    /// Switches on what the Gateway API Inference Extension's conformance suite asks of an endpoint picker in the request:
-    /// the header `test-epp-endpoint-selection` says who is picked, and the suite's echo server is asked to tell who was.
-    /// For tests: a client can then choose its replica.
+    /// Leaves each stream with Envoy once the request is out, so that no message of the answer comes here, whatever the
+    /// filter's modes say. In-flight requests are then estimates, failed replicas are noticed by their agents alone, who keeps
+    /// which response is not learnt, and there is no evidence header.
+    #[serde(default)]
+    pub leave_after_request: bool,
+    /// Switches on what the Gateway API Inference Extension's conformance suite asks of an endpoint picker: the request
+    /// header `test-epp-endpoint-selection` says who is picked, and the response header `x-conformance-test-served-endpoint`
+    /// who served by the load balancer's word. For tests: a client can then choose its replica.
     #[serde(default)]
     pub conformance: bool,
     /// What requests are for, by name, and which of them give way.

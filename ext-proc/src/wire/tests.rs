@@ -139,9 +139,69 @@ fn who_answered_is_read_from_the_attributes() {
         ("response.code", Kind::NumberValue(200.0)),
     ];
     let fields = fields.map(|(name, kind)| (name.to_owned(), Value { kind: Some(kind) }));
-    let got = served(&Struct { fields: HashMap::from(fields) });
-    let want = Served { address: "10.0.0.2:8000".to_owned(), attempts: 2, flags: 32, status: 200 };
-    assert_eq!(got, want);
+    let want = Served {
+        address: "10.0.0.2:8000".to_owned(),
+        attempts: 2,
+        flags: 32,
+        status: 200,
+        ..Served::default()
+    };
+    let fields = HashMap::from(fields);
+    assert_eq!(served(Some(&Struct { fields }), None, &HttpHeaders::default()), want);
+}
+
+#[test]
+fn who_answered_is_read_from_the_load_balancers_metadata() {
+    let with = |namespace: &str, key: &str, kind| {
+        let fields = HashMap::from([(key.to_owned(), Value { kind: Some(kind) })]);
+        let filter_metadata = HashMap::from([(namespace.to_owned(), Struct { fields })]);
+        let metadata = Metadata { filter_metadata, ..Metadata::default() };
+        let Served { address, named, .. } = served(None, Some(&metadata), &HttpHeaders::default());
+        (address, named)
+    };
+    let text = |it: &str| Kind::StringValue(it.to_owned());
+    let there = Named::Endpoint("10.0.0.2:8000".to_owned());
+    assert_eq!(with("envoy.lb", SERVED_KEY, text("10.0.0.2:8000")), ("10.0.0.2:8000".to_owned(), there));
+    for (namespace, key, kind, named) in [
+        ("envoy.lb", "x-gateway-destination-endpoint", text("10.0.0.2:8000"), Named::NoEndpoint),
+        ("envoy.lb", SERVED_KEY, Kind::NumberValue(1.0), Named::NoEndpoint),
+        ("other", SERVED_KEY, text("10.0.0.2:8000"), Named::NoMetadata),
+    ] {
+        assert_eq!(with(namespace, key, kind), (String::new(), named));
+    }
+    assert_eq!(served(None, None, &HttpHeaders::default()), Served::default());
+}
+
+#[test]
+fn an_answers_own_headers_are_read() {
+    let of = |headers: &[(&str, &str)], end_of_stream| {
+        let headers = headers.iter().map(|(name, value)| HeaderValue {
+            key: (*name).to_owned(),
+            raw_value: value.as_bytes().to_vec(),
+            ..HeaderValue::default()
+        });
+        let headers = Some(HeaderMap { headers: headers.collect() });
+        served(None, None, &HttpHeaders { headers, end_of_stream, ..HttpHeaders::default() })
+    };
+    let json = [(":status", "201"), ("content-type", "application/json"), ("content-encoding", "identity")];
+    let Served { status, content_type, end, .. } = of(&json, true);
+    assert_eq!((status, content_type.as_str(), end), (201, "application/json", true));
+    let packed = of(&[("content-type", "application/json"), ("content-encoding", "gzip")], false);
+    assert_eq!((packed.content_type.as_str(), packed.end), ("", false), "its bytes say nothing here");
+}
+
+#[test]
+fn what_an_answer_shows_is_set_on_its_headers() {
+    let headers = |shown| {
+        let Some(Response::ResponseHeaders(it)) = response(Reply::ResponseHeaders(shown)).response else {
+            panic!()
+        };
+        it.response.unwrap().header_mutation.unwrap_or_default()
+    };
+    assert_eq!(headers(Shown::default()), HeaderMutation::default());
+    let shown = Shown { evidence: Some("tier=load".to_owned()), served: Some("10.0.0.1:1".to_owned()) };
+    let want = [(EVIDENCE, "tier=load".to_owned()), (TEST_SERVED, "10.0.0.1:1".to_owned())];
+    assert_eq!(set(&headers(shown)), want);
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod body;
 mod head;
 mod request;
 
+use answer::Progress;
 use bytes::Bytes;
 
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
     reply::{CHUNK, Decision, Reply},
 };
 
+pub use answer::{Answer, End};
 pub use body::Body;
 pub use head::{Encoding, Head};
 
@@ -78,14 +80,32 @@ pub enum Input {
 /// Who answered and how, by Envoy's word.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Served {
-    /// `upstream.address`; empty when not told.
+    /// `ip:port` of whoever did, by `upstream.address` or by the load balancer's metadata; empty when not told.
     pub address: String,
+    /// The same as far as the metadata tells it.
+    pub named: Named,
     /// `upstream.request_attempt_count`; 0 when not told.
     pub attempts: u64,
     /// `response.flags`, Envoy's bit set.
     pub flags: u64,
     /// `:status`; 0 when not told.
     pub status: u32,
+    /// `content-type`; empty when not told, and where a body is encoded, which is not undone here.
+    pub content_type: String,
+    /// Whether there is no body.
+    pub end: bool,
+}
+
+/// What the metadata that load balancers write (`envoy.lb`) tells of who answered.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub enum Named {
+    /// There is none, or Envoy does not forward it.
+    #[default]
+    NoMetadata,
+    /// It does not say: the cluster's balancer writes no `x-gateway-destination-endpoint-served`.
+    NoEndpoint,
+    /// `ip:port`.
+    Endpoint(String),
 }
 
 impl Served {
@@ -107,6 +127,8 @@ pub enum Action {
     Observe(Served),
     /// The answer is a response of that id, for whoever remembers who keeps it.
     Named(String),
+    /// The answer's first event is here, for whoever has a clock.
+    FirstEvent,
     /// End the stream with an error that says this.
     Fail(&'static str),
 }
@@ -153,6 +175,8 @@ pub struct Session {
     owed: Owed,
     /// The beginning of a response's body, while its id is sought there.
     sought: Option<Vec<u8>>,
+    /// The answer, as far as it has come.
+    progress: Progress,
 }
 
 /// What of a session is configured.
@@ -221,6 +245,7 @@ impl Session {
             trailers: false,
             owed: Owed::default(),
             sought: None,
+            progress: Progress::default(),
         }
     }
 
@@ -249,7 +274,7 @@ impl Session {
             Input::Decided(decision) => self.on_decided(&decision),
             Input::ResponseHeaders(served) => self.on_answer_headers(served),
             Input::ResponseBody { bytes, end } => self.on_answer_body(bytes, end),
-            Input::ResponseTrailers => vec![Action::Reply(Reply::ResponseTrailers)],
+            Input::ResponseTrailers => self.on_answer_trailers(),
         }
     }
 
