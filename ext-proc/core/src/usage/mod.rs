@@ -64,8 +64,9 @@ impl Reader {
         Some(Self { scan: Scan::default(), form, usage: Usage::default() })
     }
 
-    /// Takes the next piece. Returns whether an event began in it that is a JSON object: an engine sends its first one
-    /// with the first token. Of an answer that is no event stream nothing is known of when tokens came.
+    /// Takes the next piece. Returns whether an event ended in it that tells of tokens: it is a JSON object, and none of
+    /// those with the whole response so far, which OpenAI's responses begin with before there is a token. Of an answer that
+    /// is no event stream nothing is known of when tokens came.
     pub fn push(&mut self, bytes: &[u8]) -> bool {
         let Form::Events(line) = &mut self.form else {
             self.scan.push(bytes, &mut self.usage);
@@ -79,7 +80,6 @@ impl Reader {
                     let end = memchr::memchr2(b'\n', b'\r', rest);
                     let (text, next) = rest.split_at(end.unwrap_or(rest.len()));
                     if *line == Line::Data {
-                        has_event |= self.scan.is_fresh() && text.first() == Some(&b'{');
                         self.scan.push(text, &mut self.usage);
                     }
                     rest = match next.split_first() {
@@ -96,7 +96,7 @@ impl Reader {
                 }
                 Line::Name(_) if matches!(byte, b'\n' | b'\r') => {
                     if *line == Line::Name(0) {
-                        self.scan = Scan::default();
+                        has_event |= std::mem::take(&mut self.scan).is_of_tokens();
                     }
                     *line = Line::behind(byte);
                     rest = behind;

@@ -18,7 +18,8 @@ pub(super) struct Scan {
     is_sought: bool,
     /// Whether the second bracket that is open is such an object.
     has_inner: bool,
-    is_begun: bool,
+    is_object: bool,
+    has_response: bool,
     text: Text,
     /// The last string of an object in which is sought, cut.
     last: Short,
@@ -57,14 +58,13 @@ impl Short {
 }
 
 impl Scan {
-    /// Whether nothing was pushed.
-    pub(super) const fn is_fresh(&self) -> bool {
-        !self.is_begun
+    /// Whether the text is an object that has no `response`.
+    pub(super) const fn is_of_tokens(&self) -> bool {
+        self.is_object && !self.has_response
     }
 
     /// Takes the next piece, and puts what it finds into `usage`.
     pub(super) fn push(&mut self, bytes: &[u8], usage: &mut Usage) {
-        self.is_begun |= !bytes.is_empty();
         let mut rest = bytes;
         while !rest.is_empty() {
             let taken = match self.text {
@@ -105,7 +105,9 @@ impl Scan {
             if outer && self.key.is("usage") {
                 self.kept = Some((vec![bracket], self.depth));
             }
+            self.is_object |= self.depth == 0;
             if self.depth == 1 {
+                self.has_response |= outer && self.key.is("response");
                 self.has_inner = outer && (self.key.is("response") || self.key.is("message"));
             }
             self.is_sought = self.depth == 0 || self.depth == 1 && self.has_inner;

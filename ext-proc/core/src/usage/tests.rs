@@ -69,9 +69,10 @@ fn events_of_a_chat() {
 #[test]
 fn events_of_the_other_apis() {
     let responses = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"usage\":null}}\n\n\
+        event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"a\"}\n\n\
         event: response.completed\ndata:{\"response\":{\"output\":[{\"usage\":{\"input_tokens\":1}}],\
         \"usage\":{\"input_tokens\":30,\"output_tokens\":4}}}\n\n";
-    assert_eq!(read("text/event-stream", responses), (usage(30, None, 4), 2));
+    assert_eq!(read("text/event-stream", responses), (usage(30, None, 4), 1));
     let messages = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"m\",\
         \"usage\":{\"input_tokens\":12,\"output_tokens\":0}}}\n\n\
         event: message_delta\ndata: {\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":6}}\n\n";
