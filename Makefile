@@ -26,10 +26,12 @@ test: tools build ## run all tests, end to end through real Envoy included
 	@lab/tools/test.sh $(PROFILE)
 
 .PHONY: bench
-bench: tools ## how fast events are read and prompts made, beside others or the least that has to be done
+bench: tools ## how fast events are read, prompts made and answers passed, beside others or the least there is to do
 	cargo bench --profile $(PROFILE) --locked -p kvpick-agent --bench reader
 	FASTOKENS_BPE_THREADS=1 cargo bench --profile $(PROFILE) --locked -p kvpick-core --bench tokens
 	cargo bench --profile $(PROFILE) --locked -p kvpick --bench prompts
+	cargo build --profile $(PROFILE) --locked -p kvpick --bin kvpick --example echo
+	cargo bench --profile $(PROFILE) --locked -p kvpick-lab --bench sse
 
 .PHONY: build
 build: ## build all programs
