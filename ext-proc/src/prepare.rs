@@ -62,7 +62,7 @@ impl Serving for Among {
 
     fn addresses(&self, plan: &Plan) -> Vec<SocketAddr> {
         let world = self.shared.world();
-        plan.candidates.iter().map(|it| world.replicas[*it].spec.name.address).collect()
+        plan.candidates.iter().filter_map(|it| Some(world.replicas.get(*it)?.spec.name.address)).collect()
     }
 
     fn is_distrusted(&self, model: Option<&str>, api: Api) -> bool {

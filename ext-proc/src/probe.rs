@@ -44,7 +44,7 @@ fn look_after(shared: &Shared) -> (Vec<Note>, Vec<ReplicaId>) {
 }
 
 async fn probe(shared: Arc<Shared>, http: reqwest::Client, id: ReplicaId) {
-    let address = shared.world().replicas[id].spec.name.address;
+    let Some(address) = shared.world().replicas.get(id).map(|it| it.spec.name.address) else { return };
     let request = http.get(format!("http://{address}/health")).timeout(PROBE_TIMEOUT).send();
     let answered = request.await.is_ok_and(|it| it.status().is_success());
     if answered && shared.world().on_answer(id, Instant::now()) {

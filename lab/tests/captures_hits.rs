@@ -132,7 +132,7 @@ impl System {
         engine.on_models(models(&capture.meta["models"]));
         engine.on_metrics(Metrics::parse(&capture.metrics, 0), now, now, UNIX_MS);
 
-        let spec = ReplicaSpec { name, node: Some(NODE.to_owned()), models: Vec::new() };
+        let spec = ReplicaSpec::listed(name, Some(NODE.to_owned()), Vec::new());
         let mut world =
             World::new("server".to_owned(), vec![spec], &Memory::default(), Weights::default(), 1, now);
         let stream = world.open_stream(now);

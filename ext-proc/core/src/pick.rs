@@ -109,7 +109,7 @@ impl Pick {
 /// known at all: if not, any replica may, to tell the client so. All of that among those that the gateway allows.
 #[must_use]
 pub fn candidates(replicas: &Replicas, model: Option<&str>, among: &Among) -> (Vec<ReplicaId>, bool) {
-    let allowed = || replicas.iter().filter(|(_, it)| among.has(it.spec.name.address));
+    let allowed = || replicas.iter().filter(|(_, it)| !it.spec.is_away && among.has(it.spec.name.address));
     let serving = |(id, replica): (ReplicaId, &Replica)| match model {
         Some(model) => replica.serves(model).then_some(id),
         None => Some(id),
@@ -207,7 +207,7 @@ pub fn pick(
             };
             let load = replica.busy.estimate(weights.prefill_rate, now);
             let offer = Offer { prompt_tokens, saved_tokens: hit.saved_tokens, fill: replica.fill(), load };
-            (weights.cost(&offer), shuffled(id.0 as u64, tie), *id, hit, naming)
+            (weights.cost(&offer), shuffled(id.number(), tie), *id, hit, naming)
         })
         .collect();
     offers.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

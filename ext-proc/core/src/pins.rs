@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kvpick_proto::words::ReplicaName;
+use crate::replicas::ReplicaId;
 
 use crate::request::{Api, json};
 
@@ -39,7 +39,7 @@ pub enum What<'a> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Pin {
     /// The replica.
-    pub replica: ReplicaName,
+    pub replica: ReplicaId,
     /// A digest of its incarnation, see [`Pins::digest`]; `None` where no agent had spoken of it.
     pub incarnation: Option<u64>,
 }
@@ -187,7 +187,7 @@ mod tests {
     const BOUNDS: Bounds = Bounds { most: 3, expiry: Duration::from_secs(10) };
 
     fn pin(port: u16) -> Pin {
-        Pin { replica: ReplicaName { address: ([127, 0, 0, 1], port).into(), rank: 0 }, incarnation: None }
+        Pin { replica: ReplicaId::of(port.into()), incarnation: None }
     }
 
     #[test]

@@ -1,10 +1,8 @@
 //! The replicas that there are, and all that is known of each.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
-    time::{Duration, Instant},
-};
+mod table;
+
+use std::time::{Duration, Instant};
 
 use kvpick_proto::{
     naming::{Algorithm, DEFAULT_ROOT, Domain, ExtraKeyShape},
@@ -20,19 +18,29 @@ use crate::{
     recent::Recent,
 };
 
-/// A replica's place in the table of replicas; stable as long as the table is.
-#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct ReplicaId(pub(crate) usize);
+pub use table::{ReplicaId, Replicas};
 
-/// What the operator says of a replica.
+/// What the operator, or the cluster, says of a replica.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ReplicaSpec {
     /// Where it is.
     pub name: ReplicaName,
+    /// Who it is, where an address may be used again by another: a pod's UID. Empty for replicas that are listed.
+    pub uid: String,
     /// The node whose agent may describe it; `None`: no agent may.
     pub node: Option<String>,
     /// Models that it serves, as clients name them.
     pub models: Vec<String>,
+    /// Whether it is known and not to be picked now: its pod is not ready, or about to go.
+    pub is_away: bool,
+}
+
+impl ReplicaSpec {
+    /// One that the operator lists.
+    #[must_use]
+    pub const fn listed(name: ReplicaName, node: Option<String>, models: Vec<String>) -> Self {
+        Self { name, uid: String::new(), node, models, is_away: false }
+    }
 }
 
 /// How long what a silent agent said still counts, at half weight.
@@ -259,63 +267,5 @@ pub fn canonical_domain() -> Domain {
         root: DEFAULT_ROOT.to_owned(),
         block_size: const { std::num::NonZeroU32::new(16).expect("16 is not 0") },
         extra_keys: ExtraKeyShape::Tagged,
-    }
-}
-
-/// All replicas.
-#[derive(Debug, Default)]
-pub struct Replicas {
-    all: Vec<Replica>,
-}
-
-impl Replicas {
-    /// A table of these, of which nothing is known yet. Of two with one name the first stays.
-    #[must_use]
-    pub fn new(specs: Vec<ReplicaSpec>, memory: &Memory) -> Self {
-        let mut seen = BTreeSet::new();
-        let fresh: Vec<_> = specs.into_iter().filter(|it| seen.insert(it.name)).collect();
-        let mut ranks: BTreeMap<SocketAddr, usize> = BTreeMap::new();
-        fresh.iter().for_each(|it| *ranks.entry(it.name.address).or_default() += 1);
-        let replica = |it: ReplicaSpec| {
-            let shares_address = ranks[&it.name.address] > 1;
-            Replica { shares_address, ..Replica::new(it, memory) }
-        };
-        Self { all: fresh.into_iter().map(replica).collect() }
-    }
-
-    /// The replica of that name.
-    #[must_use]
-    pub fn find(&self, name: &ReplicaName) -> Option<ReplicaId> {
-        self.all.iter().position(|it| it.spec.name == *name).map(ReplicaId)
-    }
-
-    /// The replicas behind that address.
-    #[must_use]
-    pub fn at(&self, address: SocketAddr) -> Vec<ReplicaId> {
-        self.iter().filter(|(_, it)| it.spec.name.address == address).map(|(id, _)| id).collect()
-    }
-
-    /// Each replica with its place.
-    pub fn iter(&self) -> impl Iterator<Item = (ReplicaId, &Replica)> {
-        self.all.iter().enumerate().map(|(i, it)| (ReplicaId(i), it))
-    }
-
-    /// As [`Self::iter`], to change them.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ReplicaId, &mut Replica)> {
-        self.all.iter_mut().enumerate().map(|(i, it)| (ReplicaId(i), it))
-    }
-}
-
-impl std::ops::Index<ReplicaId> for Replicas {
-    type Output = Replica;
-
-    fn index(&self, id: ReplicaId) -> &Replica {
-        &self.all[id.0]
-    }
-}
-
-impl std::ops::IndexMut<ReplicaId> for Replicas {
-    fn index_mut(&mut self, id: ReplicaId) -> &mut Replica {
-        &mut self.all[id.0]
     }
 }

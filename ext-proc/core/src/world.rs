@@ -30,6 +30,9 @@ pub struct World {
     pub pins: Pins,
     /// Whether prompts are those of the engines.
     pub parity: Parity,
+    /// Whether replicas come and go, as [`Self::set_members`] says: with none to pick, requests are refused. Else Envoy is
+    /// left to choose, as it knows more.
+    has_members: bool,
     turns: usize,
     weights: Weights,
     picks: u64,
@@ -81,11 +84,22 @@ impl World {
             feed: Feed::new(server, now),
             pins: Pins::new(Bounds::default(), seed),
             parity: Parity::default(),
+            has_members: false,
             turns: 0,
             weights,
             picks: 0,
             seed,
         }
+    }
+
+    /// From now on there are these replicas, and they may change again. What is known of those that stay is kept; nothing
+    /// that was known of one that is gone is ever taken for another's. Returns the names of those that are gone.
+    pub fn set_members(&mut self, members: Vec<ReplicaSpec>, now: Instant) -> Vec<ReplicaName> {
+        let gone = self.replicas.set(members);
+        let is_first = !std::mem::replace(&mut self.has_members, true);
+        self.feed.on_members(&gone, is_first, &mut self.replicas, now);
+        let again = |it: &ReplicaName| self.replicas.find(it).is_some();
+        gone.iter().map(|(_, it)| it.spec.name).filter(|it| !again(it)).collect()
     }
 
     /// First step of a pick: who may serve the model, and how do they name blocks.
@@ -114,13 +128,14 @@ impl World {
     /// Whether a request of that priority is to be refused, and why.
     #[must_use]
     pub fn refusal(&self, plan: &Plan, priority: i32, now: Instant) -> Option<Refusal> {
-        if plan.none_allowed {
+        let mut candidates = plan.candidates.iter().filter_map(|it| self.replicas.get(*it)).peekable();
+        let is_none = candidates.peek().is_none();
+        if plan.none_allowed || self.has_members && is_none {
             return Some(Refusal::NoEndpoint);
         }
-        let is_saturated =
-            |id: &ReplicaId| self.replicas[*id].busy.estimate(self.weights.prefill_rate, now).is_saturated();
-        let gives_way = priority < 0 && !plan.candidates.is_empty();
-        (gives_way && plan.candidates.iter().all(is_saturated)).then_some(Refusal::Saturated)
+        let gives_way = priority < 0 && !is_none;
+        let is_saturated = |it: &Replica| it.busy.estimate(self.weights.prefill_rate, now).is_saturated();
+        (gives_way && candidates.all(is_saturated)).then_some(Refusal::Saturated)
     }
 
     /// The base model behind a model or adapter name, as the operator calls it: the key of its tokenizer.
@@ -147,7 +162,10 @@ impl World {
         let ask = &Ask { distrusted, ..*ask };
         self.picks += 1;
         let tie = self.seed ^ self.picks;
-        let pick = pick::pick(&self.replicas, &plan.candidates, ask, chains, &self.weights, tie, now);
+        // One may have gone since the plan was made.
+        let candidates: Vec<_> =
+            plan.candidates.iter().copied().filter(|it| self.replicas.get(*it).is_some()).collect();
+        let pick = pick::pick(&self.replicas, &candidates, ask, chains, &self.weights, tie, now);
         let Some(&id) = pick.replicas.first() else { return (pick, None) };
         let replica = &mut self.replicas[id];
         let uncached = pick.prompt_tokens - pick.predicted_tokens;
@@ -169,8 +187,8 @@ impl World {
 
     /// The replica itself, and no other, has begun to answer, with success.
     pub fn on_success(&mut self, ticket: &Ticket, now: Instant) {
-        if let Some(watch) = ticket.watch {
-            self.replicas[ticket.replica].watched.on_success(watch, now);
+        if let (Some(watch), Some(replica)) = (ticket.watch, self.replicas.get_mut(ticket.replica)) {
+            replica.watched.on_success(watch, now);
         }
     }
 
@@ -180,12 +198,12 @@ impl World {
         let needed = links.needs.as_deref()?;
         let of_session = |pins: &mut Pins| pins.find(What::Session(links.session.as_deref()?), now);
         let pin = self.pins.find(What::Response(needed), now).or_else(|| of_session(&mut self.pins))?;
-        let id = self.replicas.find(&pin.replica)?;
+        let id = pin.replica;
         let is_same = match (pin.incarnation, self.incarnation(id)) {
             (Some(then), Some(present)) => then == present,
             _ => true,
         };
-        let replica = &mut self.replicas[id];
+        let replica = self.replicas.get_mut(id)?;
         if !is_same || !replica.health.is_in() || !plan.candidates.contains(&id) {
             return None;
         }
@@ -211,7 +229,7 @@ impl World {
         let at = self.replicas.at(address);
         let is_picked = |id: &&ReplicaId| Some(self.replicas[**id].spec.name) == picked;
         let id = *at.iter().find(is_picked).or_else(|| at.first())?;
-        let pin = Pin { replica: self.replicas[id].spec.name, incarnation: self.incarnation(id) };
+        let pin = Pin { replica: id, incarnation: self.incarnation(id) };
         if let Some(session) = &links.session {
             self.pins.learn(What::Session(session), pin, now);
         }
@@ -222,7 +240,7 @@ impl World {
     }
 
     fn incarnation(&self, id: ReplicaId) -> Option<u64> {
-        let described = self.replicas[id].description.as_ref()?;
+        let described = self.replicas.get(id)?.description.as_ref()?;
         // An agent that does not know it says nothing.
         let known = Some(described.incarnation.as_str()).filter(|it| !it.is_empty());
         known.map(|it| self.pins.digest(it))
@@ -231,7 +249,7 @@ impl World {
     /// A request has ended, however.
     pub fn finish(&mut self, ticket: Ticket, now: Instant) {
         let Ticket { replica, watch } = ticket;
-        let replica = &mut self.replicas[replica];
+        let Some(replica) = self.replicas.get_mut(replica) else { return };
         replica.busy.on_end(now);
         if let Some(watch) = watch {
             replica.watched.on_end(watch);
@@ -293,23 +311,24 @@ impl World {
 
     /// A replica was seen to fail. Returns whether it is out because of it, as news.
     pub fn on_failure(&mut self, id: ReplicaId, why: Failure, now: Instant) -> bool {
-        self.replicas[id].on_failure(why, now)
+        self.replicas.get_mut(id).is_some_and(|it| it.on_failure(why, now))
     }
 
     /// A request lost its connection to a replica. Returns whether that puts it out, which is news.
     pub fn on_lost(&mut self, id: ReplicaId, now: Instant) -> bool {
-        self.replicas[id].health.on_lost(now)
+        self.replicas.get_mut(id).is_some_and(|it| it.health.on_lost(now))
     }
 
     /// A replica has answered a request well.
     pub fn on_good_answer(&mut self, id: ReplicaId) {
-        self.replicas[id].health.on_good_answer();
+        if let Some(replica) = self.replicas.get_mut(id) {
+            replica.health.on_good_answer();
+        }
     }
 
     /// A replica has answered a probe. Returns whether it is back because of it.
     pub fn on_answer(&mut self, id: ReplicaId, now: Instant) -> bool {
-        let replica = &mut self.replicas[id];
-        !replica.sleeps() && replica.health.on_answer(now)
+        self.replicas.get_mut(id).is_some_and(|it| !it.sleeps() && it.health.on_answer(now))
     }
 
     /// The replicas that are out and to be probed now, each named once per probe.

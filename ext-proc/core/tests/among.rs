@@ -20,11 +20,7 @@ fn name(port: u16, rank: u32) -> ReplicaName {
 
 /// Two ranks at port 1, one replica at port 2, and one of another model at port 3.
 fn world(now: Instant) -> World {
-    let spec = |port, rank, model: &str| ReplicaSpec {
-        name: name(port, rank),
-        node: None,
-        models: vec![model.to_owned()],
-    };
+    let spec = |port, rank, model: &str| ReplicaSpec::listed(name(port, rank), None, vec![model.to_owned()]);
     let specs = vec![spec(1, 0, "m"), spec(1, 1, "m"), spec(2, 0, "m"), spec(3, 0, "other")];
     World::new("test".to_owned(), specs, &Memory::default(), Weights::default(), 7, now)
 }

@@ -139,8 +139,10 @@ fn of_ranks_that_share_an_address_the_picked_one_is_meant() {
     });
     let mut world = world(specs.collect(), now);
     let pin = |world: &mut World, picked| world.on_answered(&links("{}", None), &ok(1), picked, now).unwrap();
-    assert_eq!(pin(&mut world, Some(rank(2))), Pin { replica: rank(2), incarnation: None });
-    assert_eq!(pin(&mut world, Some(name(2))).replica, rank(0));
+    let id = |world: &World, it| world.replicas.find(&rank(it)).unwrap();
+    let want = Pin { replica: id(&world, 2), incarnation: None };
+    assert_eq!(pin(&mut world, Some(rank(2))), want);
+    assert_eq!(pin(&mut world, Some(name(2))).replica, id(&world, 0));
 }
 
 #[test]

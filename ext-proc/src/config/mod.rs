@@ -187,10 +187,8 @@ impl Config {
     /// The replicas as the core knows them.
     #[must_use]
     pub fn replica_specs(&self) -> Vec<ReplicaSpec> {
-        let spec = |it: &ReplicaConfig, rank| ReplicaSpec {
-            name: ReplicaName { address: it.address, rank },
-            node: it.node.clone(),
-            models: it.models.clone(),
+        let spec = |it: &ReplicaConfig, rank| {
+            ReplicaSpec::listed(ReplicaName { address: it.address, rank }, it.node.clone(), it.models.clone())
         };
         self.replicas.iter().flat_map(|it| it.all_ranks().map(move |rank| spec(it, rank))).collect()
     }

@@ -62,7 +62,7 @@ impl Server {
 
 impl Sim {
     pub(crate) fn world(&self) -> World {
-        let spec = |name| ReplicaSpec { name, node: Some(NODE.to_owned()), models: vec!["m".to_owned()] };
+        let spec = |name| ReplicaSpec::listed(name, Some(NODE.to_owned()), vec!["m".to_owned()]);
         let specs = self.sites.iter().map(|it| spec(it.name)).collect();
         World::new("server".to_owned(), specs, &Memory::default(), Weights::default(), 1, self.clocks().0)
     }

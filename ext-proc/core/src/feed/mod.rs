@@ -4,6 +4,7 @@
 //! replicas is done when [`Feed::on_message`] returns, its answers wait in the stream's outbox.
 
 mod apply;
+mod members;
 mod notes;
 mod stream;
 
@@ -17,8 +18,9 @@ use kvpick_proto::words::{
     ServerMessage, Welcome,
 };
 
+use members::Former;
 pub use notes::{Close, Note};
-use stream::{Bound, Stream, admit};
+use stream::{Bound, Stream};
 
 use crate::{
     health::Failure,
@@ -49,6 +51,7 @@ pub struct Feed {
     /// Replicas that someone tried to describe and may not.
     refused: BTreeSet<ReplicaName>,
     notes: Vec<Note>,
+    former: Former,
 }
 
 impl Feed {
@@ -62,6 +65,7 @@ impl Feed {
             started: now,
             refused: BTreeSet::new(),
             notes: Vec::new(),
+            former: Former::new(),
         }
     }
 
@@ -77,6 +81,7 @@ impl Feed {
             outbox: Vec::new(),
             told_in_flight: BTreeMap::new(),
             superseded: false,
+            kept: BTreeMap::new(),
         };
         self.streams.insert(id, stream);
         id
@@ -124,6 +129,7 @@ impl Feed {
                 self.on_describe(id, handle, *description, replicas, now);
             }
             AgentMessage::Gone(handle) => {
+                stream.kept.remove(&handle);
                 if let Some(Bound::To(replica)) = stream.handles.remove(&handle) {
                     let replica = &mut replicas[replica];
                     replica.forget_blocks();
@@ -206,6 +212,7 @@ impl Feed {
 
     /// Empties what was stale for too long. Call it a few times a second.
     pub fn on_time(&mut self, replicas: &mut Replicas, now: Instant) {
+        self.admit_kept(replicas, now);
         let spoken_for: BTreeSet<_> =
             self.streams.values().filter(|it| !it.superseded).flat_map(Stream::replicas).collect();
         for (id, replica) in replicas.iter_mut() {
@@ -231,6 +238,7 @@ impl Feed {
             let stated =
                 described.is_some_and(|it| matches!(it.events, Events::Off | Events::Unavailable { .. }));
             let settled = replica.spec.node.is_none()
+                || replica.spec.is_away
                 || stated
                 || replica.knowledge == Knowledge::Live
                 || self.refused.contains(&replica.spec.name);
@@ -298,26 +306,26 @@ impl Feed {
         now: Instant,
     ) {
         let name = description.name;
+        let admitted = self.admit(id, handle, &description, replicas, now);
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let node = stream.hello.as_ref().map_or("", |it| it.node.as_str());
-        let replica = match admit(stream, handle, node, name, replicas) {
+        let node = stream.hello.as_ref().map_or_else(String::new, |it| it.node.clone());
+        stream.kept.remove(&handle);
+        let replica = match admitted {
             Ok(replica) => replica,
             Err(reason) => {
+                stream.keep(handle, description);
                 let news = stream.handles.insert(handle, Bound::Refused(name)) != Some(Bound::Refused(name));
                 if news {
                     if replicas.find(&name).is_some() {
                         self.refused.insert(name);
                     }
-                    self.notes.push(Note::Refused {
-                        node: node.to_owned(),
-                        replica: name,
-                        reason: reason.clone(),
-                    });
+                    self.notes.push(Note::Refused { node, replica: name, reason: reason.clone() });
                 }
                 stream.outbox.push(ServerMessage::Refused(handle, reason));
                 return;
             }
         };
+        self.former.forget(&name);
         let before = stream.handles.insert(handle, Bound::To(replica));
         let fresh = before != Some(Bound::To(replica));
         if fresh && let Some(Bound::To(other)) = before {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Instant};
 
-use kvpick_proto::words::{Handle, Hello, InFlight, ReplicaName, ServerMessage};
+use kvpick_proto::words::{Description, Handle, Hello, InFlight, ReplicaName, ServerMessage};
 
 use crate::replicas::{ReplicaId, Replicas};
 
@@ -15,6 +15,8 @@ pub(super) struct Stream {
     pub(super) outbox: Vec<ServerMessage>,
     pub(super) told_in_flight: BTreeMap<Handle, InFlight>,
     pub(super) superseded: bool,
+    /// What was said of replicas that the agent may not describe, for when it may: agents do not repeat it.
+    pub(super) kept: BTreeMap<Handle, Description>,
 }
 
 /// What a handle stands for.
@@ -32,6 +34,13 @@ impl Stream {
         }
     }
 
+    /// Keeps what was said of a replica that it may not describe.
+    pub(super) fn keep(&mut self, handle: Handle, description: Description) {
+        if self.kept.len() < MOST_KEPT {
+            self.kept.insert(handle, description);
+        }
+    }
+
     pub(super) fn replicas(&self) -> impl Iterator<Item = ReplicaId> {
         self.handles.values().filter_map(|it| match it {
             Bound::To(replica) => Some(*replica),
@@ -39,6 +48,9 @@ impl Stream {
         })
     }
 }
+
+/// Most descriptions that one stream's agent may not give and that are kept for it: a node has a few dozen replicas.
+const MOST_KEPT: usize = 128;
 
 /// Whether a node's agent may describe a replica, and under that handle; else why not.
 pub(super) fn admit(
@@ -49,14 +61,17 @@ pub(super) fn admit(
     replicas: &Replicas,
 ) -> Result<ReplicaId, String> {
     let id = replicas.find(&name).ok_or_else(|| {
-        format!("{name} is no replica of this server; add it to `replicas` in the server's configuration")
+        format!(
+            "{name} is no replica of this server; add it to `replicas` in the server's configuration, or, where they are \
+             a pool's pods, see whether one has this address"
+        )
     })?;
     match &replicas[id].spec.node {
         Some(owner) if owner == node => (),
         Some(owner) => return Err(format!("{name} is on node {owner}, this agent speaks for node {node}")),
         None => {
             return Err(format!(
-                "{name} has no `node` in the server's configuration, so no agent may describe it"
+                "{name} has no node by the server's knowledge (`node` in its configuration), so no agent may describe it"
             ));
         }
     }

@@ -35,11 +35,8 @@ pub fn name(port: u16) -> ReplicaName {
 }
 
 pub fn spec(port: u16, node: &str, models: &[&str]) -> ReplicaSpec {
-    ReplicaSpec {
-        name: name(port),
-        node: Some(node.to_owned()),
-        models: models.iter().map(|&it| it.to_owned()).collect(),
-    }
+    let models = models.iter().map(|&it| it.to_owned()).collect();
+    ReplicaSpec::listed(name(port), Some(node.to_owned()), models)
 }
 
 pub fn world(specs: Vec<ReplicaSpec>, now: Instant) -> World {
