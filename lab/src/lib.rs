@@ -2,6 +2,7 @@
 
 pub mod demo;
 pub mod engine;
+pub mod kube;
 pub mod load;
 pub mod rig;
 pub mod seeded;

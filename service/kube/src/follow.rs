@@ -1,0 +1,285 @@
+//! Follows pods, and the pool that says which.
+
+use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+
+use futures::{Stream, StreamExt as _, future::pending};
+use k8s_openapi::api::core::v1;
+use kube::{
+    Api, Client,
+    core::DynamicObject,
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
+};
+use tokio::sync::watch;
+
+use crate::{
+    Pod,
+    pool::{self, Pool},
+};
+
+/// Which pods.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Source {
+    /// Their namespace; `None` for the client's own.
+    pub namespace: Option<String>,
+    /// What they have in common.
+    pub which: Which,
+    /// Only those of this node.
+    pub node: Option<String>,
+    /// How long the server may keep a watch open, in seconds, before it is asked anew. One that has died without a word is
+    /// noticed a few seconds later.
+    pub watch_s: u32,
+}
+
+/// What pods have in common.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Which {
+    /// They are those of an InferencePool.
+    Pool {
+        /// Its name.
+        name: String,
+        /// Its API group, `inference.networking.k8s.io` as a rule.
+        group: String,
+    },
+    /// They have these labels.
+    Selector {
+        /// As a query has it: `app=vllm,tier!=test`.
+        selector: String,
+        /// Their serving ports.
+        ports: Vec<u16>,
+    },
+}
+
+/// A picture of them that was true at one time.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Members {
+    /// The pods, by uid.
+    pub pods: Vec<Pod>,
+    /// Their serving ports.
+    pub ports: Vec<u16>,
+}
+
+/// What is known.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct State {
+    /// `None` until the first picture is whole. A pool that was deleted has no pods.
+    pub members: Option<Arc<Members>>,
+    /// What is wrong now, for people, with a remedy. What was known stands meanwhile.
+    pub problem: Option<String>,
+}
+
+type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<Event<K>>> + Send>>;
+
+/// Tells of those pods until nobody listens any more. Errors are tried again, with a growing pause of at most 30 s.
+pub async fn follow(client: Client, source: Source, told: watch::Sender<State>) {
+    let namespace = source.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
+    let mut follower = Follower::new(&client, &source, &namespace);
+    loop {
+        tokio::select! {
+            event = next(&mut follower.pools) => follower.on_pool(event),
+            event = next(&mut follower.pods) => follower.on_pod(event),
+            () = told.closed() => return,
+        }
+        let state = follower.state();
+        told.send_if_modified(|it| {
+            let is_news = *it != state;
+            if is_news && it.problem != state.problem {
+                match &state.problem {
+                    Some(problem) => tracing::warn!(namespace, problem, "Kubernetes"),
+                    None => tracing::info!(namespace, "Kubernetes is as it should be again"),
+                }
+            }
+            *it = state;
+            is_news
+        });
+    }
+}
+
+/// The next event, for ever where there is nothing to follow.
+async fn next<K>(events: &mut Option<Events<K>>) -> watcher::Result<Event<K>> {
+    let Some(stream) = events else { return pending().await };
+    match stream.next().await {
+        Some(event) => event,
+        // It does not end by itself.
+        None => pending().await,
+    }
+}
+
+struct Follower<'a> {
+    client: &'a Client,
+    source: &'a Source,
+    namespace: &'a str,
+    pools: Option<Events<DynamicObject>>,
+    pods: Option<Events<v1::Pod>>,
+    /// The pool: not known, not there, or there.
+    pool: Option<Option<Pool>>,
+    /// During a new list, whether it had the pool.
+    listed_pool: Option<Pool>,
+    /// By uid.
+    known: BTreeMap<String, Pod>,
+    listed: BTreeMap<String, Pod>,
+    is_whole: bool,
+    pool_problem: Option<String>,
+    pod_problem: Option<String>,
+}
+
+impl<'a> Follower<'a> {
+    fn new(client: &'a Client, source: &'a Source, namespace: &'a str) -> Self {
+        let mut follower = Self {
+            client,
+            source,
+            namespace,
+            pools: None,
+            pods: None,
+            pool: None,
+            listed_pool: None,
+            known: BTreeMap::new(),
+            listed: BTreeMap::new(),
+            is_whole: false,
+            pool_problem: None,
+            pod_problem: None,
+        };
+        match &source.which {
+            Which::Selector { selector, ports } => {
+                follower.set_pool(Some(Pool { selector: selector.clone(), ports: ports.clone() }));
+            }
+            Which::Pool { name, group } => {
+                let api: Api<DynamicObject> =
+                    Api::namespaced_with(client.clone(), namespace, &pool::resource(group));
+                let config = follower.config().fields(&format!("metadata.name={name}"));
+                follower.pools = Some(watcher(api, config).default_backoff().boxed());
+            }
+        }
+        follower
+    }
+
+    fn config(&self) -> watcher::Config {
+        watcher::Config::default().timeout(self.source.watch_s)
+    }
+
+    fn on_pool(&mut self, event: watcher::Result<Event<DynamicObject>>) {
+        self.pool_problem = None;
+        match event {
+            Ok(Event::Init) => self.listed_pool = None,
+            Ok(Event::InitApply(object)) => {
+                if let Some(pool) = self.read_pool(&object) {
+                    self.listed_pool = Some(pool);
+                } else if let Some(Some(before)) = &self.pool {
+                    // It is there and makes no sense: what it said before stands.
+                    self.listed_pool = Some(before.clone());
+                }
+            }
+            Ok(Event::InitDone) => {
+                let listed = self.listed_pool.take();
+                self.set_pool(listed);
+            }
+            Ok(Event::Apply(object)) => {
+                if let Some(pool) = self.read_pool(&object) {
+                    self.set_pool(Some(pool));
+                }
+            }
+            Ok(Event::Delete(_)) => self.set_pool(None),
+            Err(error) => self.pool_problem = Some(problem(&error, "inferencepools", self.namespace)),
+        }
+    }
+
+    fn read_pool(&mut self, object: &DynamicObject) -> Option<Pool> {
+        let read = Pool::read(object);
+        if let Err(why) = &read {
+            self.pool_problem = Some(format!("the InferencePool makes no sense: {why}"));
+        }
+        read.ok()
+    }
+
+    /// What the pool says now. Pods are asked for anew only where others are meant.
+    fn set_pool(&mut self, pool: Option<Pool>) {
+        let selector = |it: &Option<Option<Pool>>| it.as_ref()?.as_ref().map(|it| it.selector.clone());
+        let before = selector(&self.pool);
+        // One that is not there yet tells nothing; one that was deleted has no pods.
+        if pool.is_some() || before.is_some() {
+            self.pool = Some(pool);
+        }
+        let now = selector(&self.pool);
+        if now == before {
+            return;
+        }
+        self.pods = now.map(|selector| {
+            let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), self.namespace);
+            let mut config = self.config().labels(&selector);
+            if let Some(node) = &self.source.node {
+                config = config.fields(&format!("spec.nodeName={node}"));
+            }
+            watcher(api, config).default_backoff().boxed()
+        });
+        self.pod_problem = None;
+        if self.pods.is_none() {
+            self.known.clear();
+        }
+    }
+
+    fn on_pod(&mut self, event: watcher::Result<Event<v1::Pod>>) {
+        self.pod_problem = None;
+        match event {
+            Ok(Event::Init) => self.listed.clear(),
+            Ok(Event::InitApply(pod)) => {
+                let pod = Pod::read(&pod);
+                self.listed.extend(pod.map(|it| (it.uid.clone(), it)));
+            }
+            Ok(Event::InitDone) => {
+                self.known = std::mem::take(&mut self.listed);
+                self.is_whole = true;
+            }
+            Ok(Event::Apply(pod)) => {
+                let pod = Pod::read(&pod);
+                self.known.extend(pod.map(|it| (it.uid.clone(), it)));
+            }
+            Ok(Event::Delete(pod)) => {
+                self.known.remove(&pod.metadata.uid.unwrap_or_default());
+            }
+            Err(error) => self.pod_problem = Some(problem(&error, "pods", self.namespace)),
+        }
+    }
+
+    fn state(&self) -> State {
+        let is_deleted = self.pool == Some(None);
+        let missing = || match (&self.pool, &self.source.which) {
+            (None | Some(None), Which::Pool { name, .. }) => Some(format!(
+                "there is no InferencePool {name} in namespace {}; create it, or name another one",
+                self.namespace
+            )),
+            _ => None,
+        };
+        let ports = self.pool.iter().flatten().next().map_or_else(Vec::new, |it| it.ports.clone());
+        let members = (self.is_whole || is_deleted)
+            .then(|| Arc::new(Members { pods: self.known.values().cloned().collect(), ports }));
+        State {
+            members,
+            problem: self.pool_problem.clone().or_else(|| self.pod_problem.clone()).or_else(missing),
+        }
+    }
+}
+
+/// What an error means for people.
+fn problem(error: &watcher::Error, plural: &str, namespace: &str) -> String {
+    let status = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(it))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(it))
+        | watcher::Error::WatchError(it) => Some(it.as_ref()),
+        _ => None,
+    };
+    match status.map(|it| it.code) {
+        Some(403) => format!(
+            "the API server does not let this service account list and watch {plural} in namespace {namespace}; give it a Role \
+             with the verbs get, list and watch for them"
+        ),
+        Some(401) => {
+            "the API server does not know this service account; see whether its token is mounted".to_owned()
+        }
+        Some(404) => format!(
+            "the API server has no {plural}; install the CRDs of the Gateway API Inference Extension, or use a selector"
+        ),
+        _ => format!("{plural} can't be followed, and what is known of them may be old: {error}"),
+    }
+}
