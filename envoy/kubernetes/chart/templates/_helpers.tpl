@@ -38,16 +38,18 @@ namespace: {{ .Values.engines.namespace }}
 {{- if .Values.engines.pool }}
 pool: {{ .Values.engines.pool }}
 {{- else }}
-selector: {{ include "kvpick.selectorOf" .Values.engines.labels }}
+selector: {{ .Values.engines.selector }}
 ports: {{ toJson .Values.engines.ports }}
 {{- end }}
 {{- end }}
 
-{{/* Labels in a line: a=b,c=d. */}}
-{{- define "kvpick.selectorOf" -}}
-{{- $terms := list }}
-{{- range $name, $value := . }}{{ $terms = append $terms (printf "%s=%s" $name $value) }}{{ end }}
-{{- join "," $terms }}
+{{/* `matchLabels` of terms in a line: a=b,c=d. */}}
+{{- define "kvpick.matchLabels" -}}
+matchLabels:
+{{- range splitList "," . }}
+{{- $term := splitn "=" 2 . }}
+  {{ $term._0 }}: {{ quote $term._1 }}
+{{- end }}
 {{- end }}
 
 {{/* kvpick.yaml */}}
@@ -100,8 +102,7 @@ seccompProfile:
 {{- define "kvpick.commonEgress" -}}
 - to:
     - namespaceSelector:
-        matchLabels:
-          {{- toYaml .Values.networkPolicies.dns.namespaceLabels | nindent 10 }}
+        {{- include "kvpick.matchLabels" .Values.networkPolicies.dns.namespaces | nindent 8 }}
     {{- range .Values.networkPolicies.dns.cidrs }}
     - ipBlock: {cidr: {{ quote . }}}
     {{- end }}
