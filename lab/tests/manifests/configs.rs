@@ -13,7 +13,8 @@ use crate::{
 /// Program, its file, and what stands in it for replicas where the program knows no Kubernetes.
 fn programs() -> [(&'static str, &'static str, Value); 2] {
     let replicas = json!({"replicas": [{"address": "10.0.0.1:8000", "node": "node-a", "models": ["qwen3"]}]});
-    let engines = json!({"node": "node-a", "engines": [{"address": "10.0.0.1:8000", "subscribe": "tcp://10.0.0.1:5557"}]});
+    let engine = json!({"address": "10.0.0.1:8000", "subscribe": "tcp://10.0.0.1:5557"});
+    let engines = json!({"node": "node-a", "engines": [engine]});
     [("kvpick", "kvpick.yaml", replicas), ("kvpick-agent", "kvpick-agent.yaml", engines)]
 }
 

@@ -1,4 +1,5 @@
-//! Pods against the pod security level `restricted`, by the rules of the Pod Security Standards that concern Linux pods.
+//! Pods against the pod security level `restricted`, by the rules of the Pod Security Standards that concern Linux
+//! pods.
 
 use serde_json::{Value, json};
 
@@ -7,7 +8,7 @@ use crate::{
     made::{base_with, list, text},
 };
 
-/// Volumes that `restricted` allows. An image's is not among them yet; it is read-only and reaches nothing of the node.
+/// Volumes that `restricted` allows, and that of an image, which is read-only and reaches nothing of the node.
 const VOLUMES: [&str; 9] = [
     "configMap",
     "csi",

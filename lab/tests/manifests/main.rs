@@ -1,5 +1,5 @@
-//! What `envoy/kubernetes` makes: objects that Kubernetes takes, that fit together, and that allow no more than they say. kubectl
-//! and Helm make them; there are both for Linux x86-64 only.
+//! What `envoy/kubernetes` makes: objects that Kubernetes takes, that fit together, and that allow no more than they
+//! say. kubectl and Helm make them; there are both for Linux x86-64 only.
 
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![expect(clippy::unwrap_used, reason = "a test may panic")]

@@ -1,5 +1,5 @@
-//! Who reaches whom under NetworkPolicies, by their rules: a pod that no policy of a direction selects is open in it; else one
-//! rule of one of them has to allow the peer and the port. A connection needs both sides' leave.
+//! Who reaches whom under NetworkPolicies, by their rules: a pod that no policy of a direction selects is open in it;
+//! else one rule of one of them has to allow the peer and the port. A connection needs both sides' leave.
 
 use serde_json::Value;
 
@@ -39,7 +39,8 @@ pub(crate) fn reaches(made: &Made, from: &Pod, to: &Pod, port: u16) -> bool {
     allowed(made, from, "Egress", to, port) && allowed(made, to, "Ingress", from, port)
 }
 
-/// Whether one may open a TCP connection to an address that is no pod's; blocks of all addresses are all that is looked at.
+/// Whether one may open a TCP connection to an address that is no pod's; blocks of all addresses are all that is
+/// looked at.
 pub(crate) fn reaches_outside(made: &Made, from: &Pod, port: u16) -> bool {
     let outside = |peer: &Value| peer["ipBlock"]["cidr"] == "0.0.0.0/0";
     let policies = selecting(made, from, "Egress");

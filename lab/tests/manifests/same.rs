@@ -79,7 +79,7 @@ fn the_chart_makes_what_components_make() {
         (
             vec!["models-image"],
             vec![
-                "modelsVolume={\"image\":{\"reference\":\"registry.example/model-files:1\",\"pullPolicy\":\"IfNotPresent\"}}",
+                r#"modelsVolume={"image":{"reference":"registry.example/model-files:1","pullPolicy":"IfNotPresent"}}"#,
             ],
         ),
         (vec!["restricted"], vec!["agent.stateHostPath=\"\""]),

@@ -91,8 +91,8 @@ fn crd(file: &str, name: &str) -> Value {
     serde_saphyr::from_str(text.split("\n---\n").find(is_it).unwrap()).unwrap()
 }
 
-/// Makes unknown fields mistakes, as the API server's strict validation does: it looks at the fields of a structural schema, which
-/// are in `properties`, and never below `allOf` and its like.
+/// Makes unknown fields mistakes, as the API server's strict validation does: it looks at the fields of a structural
+/// schema, which are in `properties`, and never below `allOf` and its like.
 fn close(schema: &mut Value, is_root: bool) {
     let Some(schema) = schema.as_object_mut() else { return };
     if is_root {

@@ -27,7 +27,8 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end }}
 
 {{- define "kvpick.image" -}}
-{{ .image.repository }}{{ if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end }}
+{{- $tag := .image.tag | default .root.Chart.AppVersion }}
+{{- .image.repository }}{{ if .image.digest }}@{{ .image.digest }}{{ else }}:{{ $tag }}{{ end }}
 {{- end }}
 
 {{/* Where the engines are, for both configurations: as YAML, to be read back. */}}
@@ -56,11 +57,17 @@ matchLabels:
 {{- define "kvpick.serverConfig" -}}
 {{- $bind := .Values.bindAddress }}
 {{- $kubernetes := include "kvpick.engines" . | fromYaml }}
-{{- $config := dict "listen" (print $bind ":9002") "health" (print $bind ":9003") "feed" (print $bind ":9004") "admin" (print $bind ":9090") }}
+{{- $config := dict }}
+{{- range $field, $port := dict "listen" "9002" "health" "9003" "feed" "9004" "admin" "9090" }}
+{{- $_ := set $config $field (printf "%s:%s" $bind $port) }}
+{{- end }}
 {{- if .Values.feedTls.enabled }}
-{{- $_ := set $config "feed_tls" (dict "certificate" "/etc/kvpick-feed/tls.crt" "key" "/etc/kvpick-feed/tls.key" "client_ca" "/etc/kvpick-feed/ca.crt") }}
+{{- $folder := "/etc/kvpick-feed" }}
+{{- $pair := dict "certificate" (print $folder "/tls.crt") "key" (print $folder "/tls.key") }}
+{{- $_ := set $config "feed_tls" (set $pair "client_ca" (print $folder "/ca.crt")) }}
 {{- else }}
-{{- $_ := set $kubernetes "agents" (printf "app.kubernetes.io/name=kvpick-agent,app.kubernetes.io/instance=%s" .Release.Name) }}
+{{- $agents := printf "app.kubernetes.io/name=kvpick-agent,app.kubernetes.io/instance=%s" .Release.Name }}
+{{- $_ := set $kubernetes "agents" $agents }}
 {{- end }}
 {{- $_ := set $config "kubernetes" $kubernetes }}
 {{- $_ := set $config "models" .Values.models }}
@@ -73,9 +80,14 @@ matchLabels:
 {{- $name := include "kvpick.name" . }}
 {{- $kubernetes := include "kvpick.engines" . | fromYaml }}
 {{- if .Values.agent.events }}{{ $_ := set $kubernetes "events" .Values.agent.events }}{{ end }}
-{{- $config := dict "servers" (list (printf "%s-feed:9004" $name)) "admin" (print .Values.bindAddress ":9005") "state" "/var/lib/kvpick-agent" "kubernetes" $kubernetes }}
+{{- $config := dict "servers" (list (printf "%s-feed:9004" $name)) "kubernetes" $kubernetes }}
+{{- $_ := set $config "admin" (print .Values.bindAddress ":9005") }}
+{{- $_ := set $config "state" "/var/lib/kvpick-agent" }}
 {{- if .Values.feedTls.enabled }}
-{{- $_ := set $config "tls" (dict "ca" "/etc/kvpick-feed/ca.crt" "certificate" "/etc/kvpick-feed/tls.crt" "key" "/etc/kvpick-feed/tls.key" "server_name" (printf "%s-feed" $name)) }}
+{{- $folder := "/etc/kvpick-feed" }}
+{{- $pair := dict "certificate" (print $folder "/tls.crt") "key" (print $folder "/tls.key") }}
+{{- $_ := set $pair "ca" (print $folder "/ca.crt") }}
+{{- $_ := set $config "tls" (set $pair "server_name" (printf "%s-feed" $name)) }}
 {{- end }}
 {{- mergeOverwrite $config (deepCopy .Values.agent.config) | toYaml }}
 {{- end }}
