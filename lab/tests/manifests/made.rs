@@ -61,10 +61,19 @@ pub(crate) fn chart(settings: &[&str]) -> Made {
     Made { name: format!("chart {}", settings.join(" ")), objects }
 }
 
+/// The chart as a release of another name.
+pub(crate) fn release(name: &str) -> Made {
+    Made { name: format!("release {name}"), objects: documents(&try_release(name, &[]).unwrap()) }
+}
+
 /// What Helm prints, or complains of.
 pub(crate) fn try_chart(settings: &[&str]) -> Result<String, String> {
+    try_release("kvpick", settings)
+}
+
+fn try_release(name: &str, settings: &[&str]) -> Result<String, String> {
     let mut helm = Command::new(tools::helm().unwrap());
-    helm.args(["template", "kvpick", "--namespace", NAMESPACE]).arg(folder().join("chart"));
+    helm.args(["template", name, "--namespace", NAMESPACE]).arg(folder().join("chart"));
     for setting in settings {
         helm.args(["--set-json", setting]);
     }

@@ -34,7 +34,7 @@ const COMPONENTS: [&str; 9] = [
 ];
 
 /// Values with which the chart makes all that it can.
-const EVERYTHING: [&str; 8] = [
+const EVERYTHING: [&str; 12] = [
     "engines.namespace=\"engines\"",
     "engines.pool=\"vllm\"",
     "models=[{\"name\":\"qwen3\",\"path\":\"/models/qwen3\"}]",
@@ -43,6 +43,11 @@ const EVERYTHING: [&str; 8] = [
     "monitoring.enabled=true",
     "istio.destinationRule=true",
     "feedTls={\"enabled\":true,\"nodes\":[\"node-a\"]}",
+    // Those that are empty by default.
+    r#"server.nodeSelector={"pool":"cpu"}"#,
+    r#"server.tolerations=[{"operator":"Exists"}]"#,
+    r#"agent.podAnnotations={"a":"b"}"#,
+    r#"networkPolicies.serverEgress=[{"to":[{"podSelector":{"matchLabels":{"app":"render"}}}]}]"#,
 ];
 
 /// All that is shipped, by itself and in the combinations that the README shows.

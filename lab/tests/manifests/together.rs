@@ -1,10 +1,12 @@
 //! Objects that name each other, what accounts may do, and who reaches whom.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::{
     everything,
-    made::{Made, NAMESPACE, base_with, chart, list, text, with},
+    made::{Made, NAMESPACE, base_with, chart, list, named, release, text, with},
     reach::{Pod, matches, reaches, reaches_outside},
 };
 
@@ -15,58 +17,79 @@ fn labels(object: &Value) -> Vec<(String, String)> {
 #[test]
 fn what_is_named_is_there() {
     for made in everything() {
-        let pods = made.pods();
-        for pod in pods.values() {
-            made.one("ServiceAccount", &text(&pod["spec"]["serviceAccountName"]));
-            for volume in list(&pod["spec"]["volumes"]) {
-                if let Some(name) = volume.pointer("/configMap/name") {
-                    made.one("ConfigMap", &text(name));
-                }
-                if let Some(name) = volume.pointer("/secret/secretName") {
-                    let is_its = |it: &&Value| it["spec"]["secretName"] == *name;
-                    assert_eq!(
-                        made.of("Certificate").into_iter().filter(is_its).count(),
-                        1,
-                        "{}: {name}",
-                        made.name
-                    );
-                }
-            }
-            let names: Vec<_> = list(&pod["spec"]["volumes"]).iter().map(|it| text(&it["name"])).collect();
-            for container in
-                list(&pod["spec"]["containers"]).iter().chain(list(&pod["spec"]["initContainers"]))
-            {
-                for mount in list(&container["volumeMounts"]) {
-                    assert!(names.contains(&text(&mount["name"])), "{}: {mount}", made.name);
-                }
-            }
+        all_names_lead_somewhere(&made);
+    }
+}
+
+#[test]
+fn two_releases_of_the_chart_keep_apart() {
+    let (first, second) = (chart(&[]), release("second"));
+    all_names_lead_somewhere(&second);
+    let names = |made: &Made| made.objects.iter().map(named).collect::<BTreeSet<_>>();
+    assert_eq!(names(&first).intersection(&names(&second)).count(), 0);
+    // No selector of one takes a pod of the other.
+    for service in second.of("Service") {
+        let selector = json!({"matchLabels": service["spec"]["selector"]});
+        for pod in first.pods().values() {
+            assert!(!matches(&selector, &labels(&pod["metadata"]["labels"])));
         }
-        for service in made.of("Service") {
-            let selector = json!({"matchLabels": service["spec"]["selector"]});
-            let selected: Vec<_> =
-                pods.values().filter(|it| matches(&selector, &labels(&it["metadata"]["labels"]))).collect();
-            assert_eq!(selected.len(), 1, "{}: {}", made.name, service["metadata"]["name"]);
-            let ports = list(&selected[0]["spec"]["containers"][0]["ports"]);
-            for port in list(&service["spec"]["ports"]) {
-                assert!(ports.iter().any(|it| it["name"] == port["targetPort"]), "{port}");
+    }
+    let config = second.config(&second.pods()["second-kvpick"], "kvpick.yaml");
+    assert!(config.contains("app.kubernetes.io/instance=second"));
+    let config = second.config(&second.pods()["second-kvpick-agent"], "kvpick-agent.yaml");
+    assert!(config.contains("second-kvpick-feed:9004"));
+}
+
+fn all_names_lead_somewhere(made: &Made) {
+    let pods = made.pods();
+    for pod in pods.values() {
+        made.one("ServiceAccount", &text(&pod["spec"]["serviceAccountName"]));
+        for volume in list(&pod["spec"]["volumes"]) {
+            if let Some(name) = volume.pointer("/configMap/name") {
+                made.one("ConfigMap", &text(name));
             }
-        }
-        for kind in ["Deployment", "DaemonSet"] {
-            for workload in made.of(kind) {
-                let own = labels(&workload["spec"]["template"]["metadata"]["labels"]);
-                assert!(matches(&workload["spec"]["selector"], &own));
-            }
-        }
-        for kind in ["PodDisruptionBudget", "PodMonitor"] {
-            for object in made.of(kind) {
-                let selects =
-                    |it: &&Value| matches(&object["spec"]["selector"], &labels(&it["metadata"]["labels"]));
-                assert_eq!(pods.values().filter(selects).count(), 1, "{}: {kind}", made.name);
+            if let Some(name) = volume.pointer("/secret/secretName") {
+                let is_its = |it: &&Value| it["spec"]["secretName"] == *name;
+                assert_eq!(
+                    made.of("Certificate").into_iter().filter(is_its).count(),
+                    1,
+                    "{}: {name}",
+                    made.name
+                );
             }
         }
-        for rule in made.of("DestinationRule") {
-            made.one("Service", &text(&rule["spec"]["host"]));
+        let names: Vec<_> = list(&pod["spec"]["volumes"]).iter().map(|it| text(&it["name"])).collect();
+        for container in list(&pod["spec"]["containers"]).iter().chain(list(&pod["spec"]["initContainers"])) {
+            for mount in list(&container["volumeMounts"]) {
+                assert!(names.contains(&text(&mount["name"])), "{}: {mount}", made.name);
+            }
         }
+    }
+    for service in made.of("Service") {
+        let selector = json!({"matchLabels": service["spec"]["selector"]});
+        let selected: Vec<_> =
+            pods.values().filter(|it| matches(&selector, &labels(&it["metadata"]["labels"]))).collect();
+        assert_eq!(selected.len(), 1, "{}: {}", made.name, service["metadata"]["name"]);
+        let ports = list(&selected[0]["spec"]["containers"][0]["ports"]);
+        for port in list(&service["spec"]["ports"]) {
+            assert!(ports.iter().any(|it| it["name"] == port["targetPort"]), "{port}");
+        }
+    }
+    for kind in ["Deployment", "DaemonSet"] {
+        for workload in made.of(kind) {
+            let own = labels(&workload["spec"]["template"]["metadata"]["labels"]);
+            assert!(matches(&workload["spec"]["selector"], &own));
+        }
+    }
+    for kind in ["PodDisruptionBudget", "PodMonitor"] {
+        for object in made.of(kind) {
+            let selects =
+                |it: &&Value| matches(&object["spec"]["selector"], &labels(&it["metadata"]["labels"]));
+            assert_eq!(pods.values().filter(selects).count(), 1, "{}: {kind}", made.name);
+        }
+    }
+    for rule in made.of("DestinationRule") {
+        made.one("Service", &text(&rule["spec"]["host"]));
     }
 }
 
