@@ -1,6 +1,6 @@
 //! The published schemas that objects are held to.
 
-use std::{collections::BTreeMap, io::Read as _, path::Path};
+use std::{cell::RefCell, collections::BTreeMap, io::Read as _, path::Path, rc::Rc};
 
 use flate2::read::GzDecoder;
 use jsonschema::Validator;
@@ -17,14 +17,15 @@ const WITHOUT: [&str; 3] =
 pub(crate) struct Schemas {
     version: &'static str,
     own: Value,
-    others: BTreeMap<String, Validator>,
+    /// By API version and kind; Kubernetes' own are added as they are asked for, as each takes a while to make.
+    validators: RefCell<BTreeMap<String, Option<Rc<Validator>>>>,
 }
 
 impl Schemas {
     /// Those of a version of Kubernetes.
     pub(crate) fn of(version: &'static str) -> Self {
         let text = std::fs::read_to_string(tools::kubernetes_schemas(version).unwrap()).unwrap();
-        let mut others = BTreeMap::new();
+        let mut validators = BTreeMap::new();
         for (file, name) in [
             ("inferencepools.yaml", "inferencepools"),
             ("gateway-api-gateways.yaml", "gateways.gateway"),
@@ -38,10 +39,10 @@ impl Schemas {
                 let mut schema = version["schema"]["openAPIV3Schema"].clone();
                 close(&mut schema, true);
                 let validator = jsonschema::validator_for(&schema).unwrap();
-                others.insert(format!("{api} {}", kind.as_str().unwrap()), validator);
+                validators.insert(format!("{api} {}", kind.as_str().unwrap()), Some(Rc::new(validator)));
             }
         }
-        Self { version, own: serde_json::from_str(&text).unwrap(), others }
+        Self { version, own: serde_json::from_str(&text).unwrap(), validators: RefCell::new(validators) }
     }
 
     /// What is wrong with an object.
@@ -58,10 +59,11 @@ impl Schemas {
             };
             validator.iter_errors(object).map(error).collect()
         };
-        match (self.others.get(&full), self.own(api, kind)) {
-            (Some(validator), _) => of(validator),
-            (None, Some(validator)) => of(&validator),
-            (None, None) => vec![format!("{}: there is no schema of {full}", named(object))],
+        let mut validators = self.validators.borrow_mut();
+        let validator = validators.entry(full.clone()).or_insert_with(|| self.own(api, kind).map(Rc::new));
+        match validator {
+            Some(validator) => of(validator),
+            None => vec![format!("{}: there is no schema of {full}", named(object))],
         }
     }
 
