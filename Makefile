@@ -38,16 +38,19 @@ build: ## build all programs
 	cargo build --profile $(PROFILE) --workspace --locked
 
 .PHONY: tools
-tools: ## fetch Envoy and a tokenizer into target/tools
+tools: ## fetch Envoy, tokenizers, kubectl, Helm and schemas into target/tools
 	@python3 lab/tools/fetch.py $(TOOLS)
 
 .PHONY: lint
-lint: tools ## check format, lints, documentation, walls between crates, and Envoy configs
+lint: tools ## check format, lints, documentation, walls between crates, Envoy configs, Dockerfiles and the chart
 	cargo fmt --all --check
 	cargo clippy --profile $(PROFILE) --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --profile $(PROFILE) --workspace --no-deps --document-private-items --locked
 	lab/tools/walls.sh
 	@for file in envoy/standalone/*.yaml; do $(TOOLS)/envoy --mode validate --log-level error -c "$$file"; done
+	@if [[ -x $(TOOLS)/hadolint ]]; then $(TOOLS)/hadolint */Dockerfile; else echo "lint: no hadolint for this machine" >&2; fi
+	@if [[ -x $(TOOLS)/helm ]]; then $(TOOLS)/helm lint --strict --quiet envoy/kubernetes/chart; \
+		else echo "lint: no helm for this machine" >&2; fi
 
 .PHONY: deny
 deny: deny-tool ## check licences, duplicates and sources of all dependencies

