@@ -1,6 +1,6 @@
 //! Follows pods, and the pool that says which.
 
-use std::{collections::BTreeMap, pin::Pin, sync::Arc};
+use std::{collections::BTreeMap, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _, future::pending};
 use k8s_openapi::api::core::v1;
@@ -145,14 +145,26 @@ impl<'a> Follower<'a> {
             Which::Selector { selector, ports } => {
                 follower.set_pool(Some(Pool { selector: selector.clone(), ports: ports.clone() }));
             }
-            Which::Pool { name, group } => {
-                let api: Api<DynamicObject> =
-                    Api::namespaced_with(client.clone(), namespace, &pool::resource(group));
-                let config = follower.config().fields(&format!("metadata.name={name}"));
-                follower.pools = Some(watcher(api, config).default_backoff().boxed());
-            }
+            Which::Pool { .. } => follower.pools = follower.pool_events(),
         }
         follower
+    }
+
+    fn pool_events(&self) -> Option<Events<DynamicObject>> {
+        let Which::Pool { name, group } = &self.source.which else { return None };
+        let api = Api::namespaced_with(self.client.clone(), self.namespace, &pool::resource(group));
+        let config = self.config().fields(&format!("metadata.name={name}"));
+        Some(watcher(api, config).default_backoff().boxed())
+    }
+
+    fn pod_events(&self) -> Option<Events<v1::Pod>> {
+        let selector = &self.pool.as_ref()?.as_ref()?.selector;
+        let api = Api::namespaced(self.client.clone(), self.namespace);
+        let mut config = self.config().labels(selector);
+        if let Some(node) = &self.source.node {
+            config = config.fields(&format!("spec.nodeName={node}"));
+        }
+        Some(watcher(api, config).default_backoff().boxed())
     }
 
     fn config(&self) -> watcher::Config {
@@ -181,7 +193,12 @@ impl<'a> Follower<'a> {
                 }
             }
             Ok(Event::Delete(_)) => self.set_pool(None),
-            Err(error) => self.pool_problem = Some(problem(&error, "inferencepools", self.namespace)),
+            Err(error) => {
+                self.pool_problem = Some(problem(&error, "inferencepools", self.namespace));
+                if has_lost_its_place(&error) {
+                    self.pools = self.pool_events().map(later);
+                }
+            }
         }
     }
 
@@ -205,14 +222,7 @@ impl<'a> Follower<'a> {
         if now == before {
             return;
         }
-        self.pods = now.map(|selector| {
-            let api: Api<v1::Pod> = Api::namespaced(self.client.clone(), self.namespace);
-            let mut config = self.config().labels(&selector);
-            if let Some(node) = &self.source.node {
-                config = config.fields(&format!("spec.nodeName={node}"));
-            }
-            watcher(api, config).default_backoff().boxed()
-        });
+        self.pods = self.pod_events();
         self.pod_problem = None;
         if self.pods.is_none() {
             self.known.clear();
@@ -238,7 +248,12 @@ impl<'a> Follower<'a> {
             Ok(Event::Delete(pod)) => {
                 self.known.remove(&pod.metadata.uid.unwrap_or_default());
             }
-            Err(error) => self.pod_problem = Some(problem(&error, "pods", self.namespace)),
+            Err(error) => {
+                self.pod_problem = Some(problem(&error, "pods", self.namespace));
+                if has_lost_its_place(&error) {
+                    self.pods = self.pod_events().map(later);
+                }
+            }
         }
     }
 
@@ -259,6 +274,20 @@ impl<'a> Follower<'a> {
             problem: self.pool_problem.clone().or_else(|| self.pod_problem.clone()).or_else(missing),
         }
     }
+}
+
+/// Before a list is asked for again because a watch could not go on.
+const RELIST_AFTER: Duration = Duration::from_millis(500);
+
+/// Whether a watch can't begin where the last one ended, since what happened since is forgotten ("410 Gone"). The library
+/// lists anew where it is told so in the middle of a watch, and else asks for the same for ever.
+fn has_lost_its_place(error: &watcher::Error) -> bool {
+    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+}
+
+fn later<K: Send + 'static>(events: Events<K>) -> Events<K> {
+    let pause = futures::stream::once(tokio::time::sleep(RELIST_AFTER)).filter_map(async |()| None);
+    pause.chain(events).boxed()
 }
 
 /// What an error means for people.

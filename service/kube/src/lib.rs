@@ -13,3 +13,6 @@ mod pool;
 pub use endpoints::Endpoint;
 pub use follow::{Members, Source, State, Which, follow};
 pub use pod::Pod;
+
+/// A client of an API server.
+pub use kube::Client;
