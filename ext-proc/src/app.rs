@@ -31,8 +31,9 @@ use crate::{
     config::{Config, ModelConfig, Origin, TlsConfig},
     decide::Decider,
     ext_proc::Picker,
-    feeds::Feeds,
+    feeds::{Feeds, Proof},
     listen::{Bound, Io, Listen, Tls},
+    members,
     memo::Memos,
     messages,
     metrics::Metrics,
@@ -163,9 +164,15 @@ impl App {
         let picker = if config.leave_after_request { picker.leaving(rate) } else { picker };
         let picker = messages::Server::new(picker, most);
         let (health, health_service) = tonic_health::server::health_reporter();
-        let feeds =
-            FeedServer::new(Feeds::new(Arc::clone(&shared), config.feed_tls.is_some(), drain.clone()))
-                .max_decoding_message_size(MOST_FEED_MESSAGE);
+        let told = follow_pods(&config, &shared, &drain).await?;
+        let agents = told.as_ref().and_then(|it| it.agents.clone());
+        let proof = match (&config.feed_tls, agents) {
+            (Some(_), _) => Proof::Certificate,
+            (None, Some(agents)) => Proof::Pod(agents),
+            (None, None) => Proof::None,
+        };
+        let feeds = FeedServer::new(Feeds::new(Arc::clone(&shared), proof, drain.clone()))
+            .max_decoding_message_size(MOST_FEED_MESSAGE);
 
         if let Some(socket) = health_socket {
             serve(
@@ -195,6 +202,7 @@ impl App {
                     status["models"] = status::models(&models.borrow());
                     status["remotes"] = status::remotes(&models.borrow());
                     status["last_reload"] = json!(lock(&shown).last);
+                    status["kubernetes"] = told.as_ref().map(members::status).unwrap_or_default();
                     status
                 })
             },
@@ -262,6 +270,21 @@ fn serve(name: &'static str, incoming: ReceiverStream<io::Result<Io>>, routes: R
             tracing::error!(name, %error, "a server failed");
         }
     });
+}
+
+/// Follows the pods that replicas and agents are, where they are pods. Readiness waits for the first whole picture.
+async fn follow_pods(
+    config: &Config,
+    shared: &Arc<Shared>,
+    drain: &Drain,
+) -> anyhow::Result<Option<members::Told>> {
+    let Some(kubernetes) = &config.kubernetes else { return Ok(None) };
+    let client = kvpick_kube::client::client().await.context("kubernetes")?;
+    let told = members::begin(&client, kubernetes, drain);
+    shared.world().expect_members();
+    let run = members::run(Arc::clone(shared), told.pool.clone(), kubernetes.clone(), drain.clone());
+    drain.spawn("members", run);
+    Ok(Some(told))
 }
 
 /// Holds readiness until every replica's blocks are known, or it is said why not, or the wait is over.

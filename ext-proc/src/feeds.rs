@@ -6,16 +6,17 @@ use std::{
 };
 
 use kvpick_core::feed::{Close, StreamId};
+use kvpick_kube::State;
 use kvpick_proto::{
     pb::{self, feed_server::Feed},
     words::{AgentMessage, ServerMessage},
 };
 use kvpick_service::drain::Drain;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::{listen::Peer, shared::Shared};
+use crate::{listen::Peer, members, shared::Shared};
 
 /// Messages to one agent that wait for it to read them.
 const OUTBOX: usize = 64;
@@ -30,16 +31,47 @@ const TICK: Duration = Duration::from_millis(250);
 #[derive(Clone, Debug)]
 pub struct Feeds {
     shared: Arc<Shared>,
-    /// Whether agents have to prove by certificates which node is theirs.
-    by_certificate: bool,
+    proof: Proof,
     drain: Drain,
+}
+
+/// How an agent proves which node is its own.
+#[derive(Clone, Debug)]
+pub enum Proof {
+    /// It is believed.
+    None,
+    /// By its certificate.
+    Certificate,
+    /// By the address of its pod.
+    Pod(watch::Receiver<State>),
+}
+
+impl Proof {
+    /// # Errors
+    /// When it is not that node's agent.
+    fn check(&self, peer: &Peer, node: &str) -> Result<(), Close> {
+        match self {
+            Self::None => Ok(()),
+            Self::Certificate if peer.is_of(node) => Ok(()),
+            Self::Certificate => Err(Close::Unproven(node.to_owned())),
+            Self::Pod(agents) => {
+                let own = members::node_of(&agents.borrow(), peer.address.map(|it| it.ip()));
+                match own.map_err(Close::NotThePod)? {
+                    own if own == node => Ok(()),
+                    own => Err(Close::NotThePod(format!(
+                        "the agent says that it is of node {node}, and its pod is on {own}"
+                    ))),
+                }
+            }
+        }
+    }
 }
 
 impl Feeds {
     /// The service around that world.
     #[must_use]
-    pub const fn new(shared: Arc<Shared>, by_certificate: bool, drain: Drain) -> Self {
-        Self { shared, by_certificate, drain }
+    pub const fn new(shared: Arc<Shared>, proof: Proof, drain: Drain) -> Self {
+        Self { shared, proof, drain }
     }
 }
 
@@ -57,7 +89,8 @@ impl Feed for Feeds {
         let connection = Connection {
             id: self.shared.world().open_stream(Instant::now()),
             shared: Arc::clone(&self.shared),
-            proved: self.by_certificate.then_some(from),
+            peer: from,
+            proof: self.proof.clone(),
             outbox,
         };
         let drain = self.drain.clone();
@@ -92,8 +125,8 @@ impl Feed for Feeds {
 struct Connection {
     id: StreamId,
     shared: Arc<Shared>,
-    /// Who it is by its certificate, where that has to prove its node.
-    proved: Option<Peer>,
+    peer: Peer,
+    proof: Proof,
     outbox: mpsc::Sender<Result<pb::ServerMessage, Status>>,
 }
 
@@ -147,10 +180,8 @@ impl Connection {
     fn on_message(&self, message: pb::AgentMessage) -> Result<(), End> {
         let message = AgentMessage::try_from(message)
             .map_err(|it| End::Broken(Status::invalid_argument(it.to_string())))?;
-        if let (AgentMessage::Hello(hello), Some(peer)) = (&message, &self.proved)
-            && !peer.is_of(&hello.node)
-        {
-            return Err(End::Closed(Close::Unproven(hello.node.clone())));
+        if let AgentMessage::Hello(hello) = &message {
+            self.proof.check(&self.peer, &hello.node).map_err(End::Closed)?;
         }
         self.shared.world().on_message(self.id, message, Instant::now()).map_err(End::Closed)
     }

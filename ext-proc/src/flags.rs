@@ -1,8 +1,8 @@
 //! Flags that charts and manifests of other endpoint pickers pass, those of the Gateway API Inference Extension and of its
 //! successors.
 //!
-//! Those that name a pool are not among them: replicas are listed in the file. What a flag says counts more than the file;
-//! where a flag names a port, its socket takes every address of the machine.
+//! What a flag says counts more than the file, which may be left out where the replicas are a pool's; where a flag names a
+//! port, its socket takes every address of the machine.
 
 use std::{
     ffi::OsString,
@@ -14,7 +14,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use kvpick_service::logs::Format;
 
 use crate::{
-    config::{Config, TlsConfig},
+    config::{Config, KubernetesConfig, TlsConfig},
     listen::Listen,
 };
 
@@ -46,6 +46,21 @@ pub struct Flags {
     /// Taken and not needed: every server of kvpick serves, none leads.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     ha_enable_leader_election: Option<bool>,
+    /// The InferencePool whose pods are the replicas.
+    #[arg(long, value_name = "NAME")]
+    pool_name: Option<String>,
+    /// Its namespace; this pod's own by default.
+    #[arg(long, value_name = "NAME")]
+    pool_namespace: Option<String>,
+    /// Its API group.
+    #[arg(long, value_name = "GROUP")]
+    pool_group: Option<String>,
+    /// In place of a pool: the labels of the replicas' pods.
+    #[arg(long, value_name = "SELECTOR", conflicts_with = "pool_name")]
+    endpoint_selector: Option<String>,
+    /// Ports on which those pods serve, separated by commas.
+    #[arg(long, value_name = "PORTS", value_delimiter = ',')]
+    endpoint_target_ports: Vec<u16>,
     /// Form of the log.
     #[arg(long, value_name = "FORM")]
     zap_encoder: Option<Encoder>,
@@ -82,6 +97,7 @@ impl Flags {
             }
             (Some(true) | None, None) => {}
         }
+        self.apply_pool(config);
         if let Some(encoder) = self.zap_encoder {
             config.log.format = match encoder {
                 Encoder::Json => Format::Json,
@@ -96,6 +112,27 @@ impl Flags {
             };
             // Libraries would drown what is looked for.
             config.log.filter = format!("info,kvpick={level},kvpick_core={level},kvpick_service={level}");
+        }
+    }
+}
+
+impl Flags {
+    fn apply_pool(&self, config: &mut Config) {
+        let is_said = self.pool_name.is_some() || self.endpoint_selector.is_some();
+        if is_said && config.kubernetes.is_none() {
+            config.kubernetes = Some(KubernetesConfig::default());
+        }
+        let Some(kubernetes) = &mut config.kubernetes else { return };
+        if is_said {
+            kubernetes.pool.clone_from(&self.pool_name);
+            kubernetes.selector.clone_from(&self.endpoint_selector);
+            kubernetes.ports.clone_from(&self.endpoint_target_ports);
+        }
+        if self.pool_namespace.is_some() {
+            kubernetes.namespace.clone_from(&self.pool_namespace);
+        }
+        if let Some(group) = &self.pool_group {
+            kubernetes.group.clone_from(group);
         }
     }
 }
@@ -167,6 +204,22 @@ mod tests {
         assert_eq!(tls.certificate.unwrap(), Path::new("/certs/tls.crt"));
         assert_eq!(tls.key.unwrap(), Path::new("/certs/tls.key"));
         assert_eq!(config(&["--cert-path", "/certs", "--secure-serving=false"]).tls, None);
+    }
+
+    #[test]
+    fn replicas_may_be_a_pools() {
+        let pool = |args: &[&str]| {
+            let it = config(args).kubernetes.unwrap();
+            (it.pool, it.namespace, it.group, it.selector, it.ports)
+        };
+        let text = |it: &str| Some(it.to_owned());
+        let group = "inference.networking.k8s.io".to_owned();
+        let named = pool(&["--pool-name=p", "--pool-namespace=n"]);
+        assert_eq!(named, (text("p"), text("n"), group.clone(), None, Vec::new()));
+        let old = pool(&["--pool-name", "p", "--pool-group", "inference.networking.x-k8s.io"]);
+        assert_eq!(old.2, "inference.networking.x-k8s.io");
+        let selected = pool(&["--endpoint-selector=app=vllm", "--endpoint-target-ports=8000,8001"]);
+        assert_eq!(selected, (None, None, group, text("app=vllm"), vec![8000, 8001]));
     }
 
     #[test]

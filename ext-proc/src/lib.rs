@@ -5,7 +5,7 @@
 //! plain values and back), [`decide`] (from a body to a decision, off the I/O threads and within a budget), [`look`] (what a
 //! body says, and what is changed in it), [`decompress`], [`prepare`] (from a body to its prompts and their blocks),
 //! [`models`] (tokenizers and templates), [`memo`] (what is kept of earlier requests) and [`reload`] (of them, while requests
-//! go on), [`shared`] (the world behind its lock), [`answers`] (what comes of it). Beside it: [`feeds`] (agents), [`probe`] (replicas that are out),
+//! go on), [`shared`] (the world behind its lock), [`answers`] (what comes of it). Beside it: [`feeds`] (agents), [`members`] (replicas that are pods), [`probe`] (replicas that are out),
 //! [`metrics`], [`parity`] (what is shown of it), [`status`]; and [`tokenize`], which shows what `prepare` makes of bodies.
 
 pub mod answers;
@@ -19,6 +19,7 @@ pub mod feeds;
 pub mod flags;
 pub mod listen;
 pub mod look;
+pub mod members;
 pub mod memo;
 pub mod messages;
 pub mod metrics;

@@ -33,9 +33,9 @@ struct Args {
 enum Command {
     /// Serves Envoy and agents until it is asked to stop.
     Run {
-        /// The configuration, YAML.
-        #[arg(long)]
-        config: PathBuf,
+        /// The configuration, YAML. May be left out where flags say which pods the replicas are.
+        #[arg(long, required_unless_present_any = ["pool_name", "endpoint_selector"])]
+        config: Option<PathBuf>,
         /// Writes the addresses that are listened on to this file, as JSON: for ports chosen by the system.
         #[arg(long)]
         addresses_file: Option<PathBuf>,

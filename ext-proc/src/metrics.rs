@@ -1,5 +1,6 @@
 //! Counters. Every request ends in exactly one `(tier, reason)`.
 
+use kvpick_core::health::Failure;
 use prometheus::{
     GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
     core::Collector,
@@ -60,6 +61,10 @@ pub struct Metrics {
     pub stream_errors: IntCounter,
     /// What came of decided requests.
     pub answers: Answers,
+    /// Replicas that are pods, by `state`: `ready`, or `away`.
+    pub members: IntGaugeVec,
+    /// 1 while the API server can't be followed, or says something that makes no sense.
+    pub kubernetes_problem: IntGauge,
 }
 
 impl Metrics {
@@ -73,6 +78,14 @@ impl Metrics {
         let buckets = prometheus::exponential_buckets(0.000_25, 2.0, 12)?;
         Ok(Self {
             answers: Answers::new(registry)?,
+            members: reg.add(IntGaugeVec::new(
+                Opts::new("kvpick_members", "Replicas that are pods, by whether they may be picked."),
+                &["state"],
+            )?)?,
+            kubernetes_problem: reg.add(IntGauge::new(
+                "kvpick_kubernetes_problem",
+                "1 while the Kubernetes API server can't be followed; what was known stands.",
+            )?)?,
             decisions: reg.counters("kvpick_decisions_total", "Requests decided.", &["tier", "reason"])?,
             decision_seconds: reg.add(Histogram::with_opts(
                 HistogramOpts::new("kvpick_decision_seconds", "From a request's last byte to its decision.")
@@ -168,6 +181,26 @@ impl Metrics {
                 "Streams with Envoy that ended with an error other than its ordinary end.",
             )?,
         })
+    }
+}
+
+impl Metrics {
+    /// Drops what is counted of a replica that is gone: names of pods would pile up.
+    pub fn forget(&self, replica: &str) {
+        let counters = [
+            &self.picks,
+            &self.predicted_by_replica,
+            &self.delivered_by_replica,
+            &self.returns,
+            &self.feed_copies,
+        ];
+        for counter in counters {
+            // Not there if nothing was counted.
+            counter.remove_label_values(&[replica]).ok();
+        }
+        for how in [Failure::Connection, Failure::Agent] {
+            self.outs.remove_label_values(&[replica, how.label()]).ok();
+        }
     }
 }
 

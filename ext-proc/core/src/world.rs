@@ -1,8 +1,12 @@
 //! Everything that a server knows at one time, and what happens to it. The shell keeps it behind one lock.
 
+mod membership;
+
 use std::time::Instant;
 
 use kvpick_proto::words::{AgentMessage, InFlight, KeyKind, ReplicaName, ServerMessage};
+
+use membership::Membership;
 
 use crate::{
     among::Among,
@@ -30,9 +34,7 @@ pub struct World {
     pub pins: Pins,
     /// Whether prompts are those of the engines.
     pub parity: Parity,
-    /// Whether replicas come and go, as [`Self::set_members`] says: with none to pick, requests are refused. Else Envoy is
-    /// left to choose, as it knows more.
-    has_members: bool,
+    membership: Membership,
     turns: usize,
     weights: Weights,
     picks: u64,
@@ -84,22 +86,12 @@ impl World {
             feed: Feed::new(server, now),
             pins: Pins::new(Bounds::default(), seed),
             parity: Parity::default(),
-            has_members: false,
+            membership: Membership::Listed,
             turns: 0,
             weights,
             picks: 0,
             seed,
         }
-    }
-
-    /// From now on there are these replicas, and they may change again. What is known of those that stay is kept; nothing
-    /// that was known of one that is gone is ever taken for another's. Returns the names of those that are gone.
-    pub fn set_members(&mut self, members: Vec<ReplicaSpec>, now: Instant) -> Vec<ReplicaName> {
-        let gone = self.replicas.set(members);
-        let is_first = !std::mem::replace(&mut self.has_members, true);
-        self.feed.on_members(&gone, is_first, &mut self.replicas, now);
-        let again = |it: &ReplicaName| self.replicas.find(it).is_some();
-        gone.iter().map(|(_, it)| it.spec.name).filter(|it| !again(it)).collect()
     }
 
     /// First step of a pick: who may serve the model, and how do they name blocks.
@@ -130,7 +122,7 @@ impl World {
     pub fn refusal(&self, plan: &Plan, priority: i32, now: Instant) -> Option<Refusal> {
         let mut candidates = plan.candidates.iter().filter_map(|it| self.replicas.get(*it)).peekable();
         let is_none = candidates.peek().is_none();
-        if plan.none_allowed || self.has_members && is_none {
+        if plan.none_allowed || self.membership == Membership::Told && is_none {
             return Some(Refusal::NoEndpoint);
         }
         let gives_way = priority < 0 && !is_none;
@@ -382,6 +374,9 @@ impl World {
     /// What keeps this server from being ready.
     #[must_use]
     pub fn awaited(&self, now: Instant) -> Vec<String> {
+        if self.membership == Membership::Awaited {
+            return vec!["the pods that the replicas are".to_owned()];
+        }
         self.feed.awaited(&self.replicas, now)
     }
 }

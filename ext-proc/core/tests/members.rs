@@ -60,7 +60,8 @@ fn with_nobody_ready_requests_are_refused() {
     let now = start();
     let mut world = rig::world(Vec::new(), now);
     let refusal = |world: &World| world.refusal(&world.plan(Some("m")), 0, now);
-    assert_eq!(refusal(&world), None, "nothing was said of members");
+    world.expect_members();
+    assert_eq!((refusal(&world), world.awaited(now).len()), (None, 1), "nothing was said of members");
     world.set_members(Vec::new(), now);
     assert_eq!(refusal(&world), Some(Refusal::NoEndpoint));
     world.set_members(vec![away(1, "u1")], now);

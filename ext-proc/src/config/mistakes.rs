@@ -18,10 +18,11 @@ impl Config {
     #[must_use]
     pub fn mistakes_of_its_own(&self) -> Vec<String> {
         let mut found = Vec::new();
-        if !self.feed.ip().is_loopback() && !self.insecure_feed && self.feed_tls.is_none() {
+        let knows_agents = self.kubernetes.as_ref().is_some_and(|it| it.agents.is_some());
+        if !self.feed.ip().is_loopback() && !self.insecure_feed && self.feed_tls.is_none() && !knows_agents {
             found.push(format!(
                 "feed: {} is not loopback, and whoever reaches it may say what a replica holds; use 127.0.0.1, give \
-                 feed_tls, or set insecure_feed: true where the network keeps others away",
+                 feed_tls or, in Kubernetes, kubernetes.agents, or set insecure_feed: true where the network keeps others away",
                 self.feed
             ));
         }
@@ -95,8 +96,19 @@ impl Config {
     }
 
     fn replica_mistakes(&self, found: &mut Vec<String>) {
-        if self.replicas.is_empty() {
-            found.push("replicas: the list is empty; name at least one replica".to_owned());
+        match &self.kubernetes {
+            Some(kubernetes) => {
+                kubernetes.mistakes(found);
+                if !self.replicas.is_empty() {
+                    found.push("replicas: with `kubernetes` they are pods; give one of the two".to_owned());
+                }
+            }
+            None if self.replicas.is_empty() => {
+                found.push(
+                    "replicas: the list is empty; name at least one replica, or give `kubernetes`".to_owned(),
+                );
+            }
+            None => {}
         }
         let mut seen = BTreeSet::new();
         for (i, replica) in self.replicas.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! The server's configuration: one YAML file, every field below. `kvpick check-config` reports all mistakes at once.
 
+mod kubernetes;
 mod mistakes;
 mod models;
 mod objectives;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{flags::Flags, listen::Listen, memo::MemoConfig};
 
+pub use kubernetes::KubernetesConfig;
 pub use models::{ContentFormatConfig, ModelConfig};
 pub use objectives::ObjectiveConfig;
 pub use pins::PinsConfig;
@@ -69,8 +71,12 @@ pub struct Config {
     /// `POST /reload` of the admin server reload at any time.
     #[serde(default)]
     pub reload_check_s: u64,
-    /// The replicas.
+    /// The replicas, where they are listed.
+    #[serde(default)]
     pub replicas: Vec<ReplicaConfig>,
+    /// In place of `replicas`: they are pods.
+    #[serde(default)]
+    pub kubernetes: Option<KubernetesConfig>,
     /// Adds the response header `x-kvpick-evidence` with what the pick was based on. For trying out: it tells clients
     /// addresses of replicas.
     #[serde(default)]
@@ -146,15 +152,15 @@ const fn default_max_body_bytes() -> usize {
 /// Where a configuration comes from, so that it can be read again.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// The file.
-    pub file: PathBuf,
+    /// The file, if there is one: flags alone may do.
+    pub file: Option<PathBuf>,
     /// What counts more than the file.
     pub flags: Flags,
 }
 
 impl From<PathBuf> for Origin {
     fn from(file: PathBuf) -> Self {
-        Self { file, flags: Flags::default() }
+        Self { file: Some(file), flags: Flags::default() }
     }
 }
 
@@ -164,13 +170,20 @@ impl Origin {
     /// # Errors
     /// The same.
     pub fn load(&self) -> Result<Config, ConfigError> {
-        config::load_checked(&self.file, |mut it: Config| {
+        let check = |mut it: Config| {
             self.flags.apply(&mut it);
             match it.mistakes_of_its_own() {
                 mistakes if mistakes.is_empty() => Ok(it),
                 mistakes => Err(mistakes),
             }
-        })
+        };
+        let Some(file) = &self.file else {
+            let path = PathBuf::from("the flags");
+            let nothing =
+                config::parse("{}").map_err(|message| ConfigError::Parse { path: path.clone(), message })?;
+            return check(nothing).map_err(|mistakes| ConfigError::Mistakes { path, mistakes });
+        };
+        config::load_checked(file, check)
     }
 }
 

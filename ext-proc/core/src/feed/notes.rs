@@ -24,6 +24,9 @@ pub enum Close {
          of a URI"
     )]
     Unproven(String),
+    /// Its peer's address is not that of an agent's pod on that node.
+    #[error("{0}")]
+    NotThePod(String),
     /// A newer stream of the same node is there.
     #[error("another agent speaks for node {0} on a newer stream; run one agent per node")]
     Superseded(String),
@@ -50,6 +53,7 @@ impl Close {
             Self::Protocol(_) => "protocol",
             Self::NoNode => "no_node",
             Self::Unproven(_) => "unproven",
+            Self::NotThePod(_) => "not_the_pod",
             Self::Superseded(_) => "superseded",
             Self::TooManyReplicas => "too_many_replicas",
             Self::NotReading => "not_reading",
