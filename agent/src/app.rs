@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use kvpick_agent_core::{engine, node::Node};
+use kvpick_agent_core::node::Node;
 use kvpick_proto::words::Handle;
 use kvpick_service::{
     addresses,
@@ -22,10 +22,11 @@ use prometheus::Registry;
 use tokio::net::TcpListener;
 
 use crate::{
-    config::{Config, EngineConfig, Source},
-    discover::Discovery,
-    engine::drive,
-    metrics, publish, scrape,
+    config::{Config, EngineConfig},
+    engines::{self, Engines},
+    metrics,
+    pods::{self, Seen},
+    publish, scrape,
     shared::{Shared, now},
     state::{self, StateFiles},
     status,
@@ -63,20 +64,7 @@ impl App {
         let mut engines: Vec<(Handle, EngineConfig, Option<Opened>)> = Vec::new();
         for config in &config.engines {
             let (now, unix_ms) = now();
-            let core = engine::Config {
-                name: config.name,
-                events: config.events.is_some(),
-                // Where the engine is asked, it is taken to have one until it says otherwise.
-                replay: config
-                    .events
-                    .as_ref()
-                    .is_some_and(|it| it.replay.is_some() || it.source == Source::Discover),
-                rank_by_header: config.rank_by_header,
-                roots: config.roots.clone(),
-                copies: config.copies,
-                tier_weights: config.tier_weights,
-            };
-            let handle = node.add_engine(core, now, unix_ms);
+            let handle = node.add_engine(engines::core(config), now, unix_ms);
             let mut opened = config.events.as_ref().map(Opened::open);
             let listens = opened.as_mut().and_then(Opened::listens_at);
             if let Some(address) = listens.and_then(|it| it.strip_prefix("tcp://")?.parse().ok()) {
@@ -92,14 +80,28 @@ impl App {
         let shared = Arc::new(Shared::new(node, files));
         metrics::register(&registry, Arc::clone(&shared)).context("metrics")?;
         let client = scrape::client().context("HTTP client")?;
+        let follower = Engines {
+            shared: Arc::clone(&shared),
+            tasks: tasks.clone(),
+            client,
+            folder: config.state.clone(),
+        };
         for (handle, config, opened) in engines {
-            let discovery = opened.as_ref().and_then(|it| it.target.clone()).map(Discovery::new);
-            let events = opened.map(Opened::run).transpose().context("a thread for an engine's events")?;
-            tasks.spawn("engine", drive(Arc::clone(&shared), handle, events, drain.clone()));
-            let first = ready.hold(format!("first answer of {}", config.api));
-            let (client, ends) = (client.clone(), (first, drain.clone()));
-            let task = scrape::run(Arc::clone(&shared), handle, config, client, discovery, ends);
-            tasks.spawn("scrape", task);
+            follower.follow(handle, config, opened, &ready, drain.clone())?;
+        }
+        let seen = Seen::default();
+        if let Some(kubernetes) = &config.kubernetes {
+            let client = kvpick_kube::client::client().await.context("kubernetes")?;
+            let (told, follow) = pods::begin(client, kubernetes, &config.node);
+            let stop = drain.clone();
+            tasks.spawn("watch of pods", async move {
+                tokio::select! {
+                    () = follow => {}
+                    () = stop.started() => {}
+                }
+            });
+            let first = (seen.clone(), ready.hold("the pods of this node"));
+            tasks.spawn("pods", pods::run(follower, told, kubernetes.clone(), first, drain.clone()));
         }
         let speaker = publish::Speaker::new(Arc::clone(&shared), config.node.clone(), config.tls.clone());
         let servers = publish::run(speaker, config.servers.clone(), tasks.clone());
@@ -114,7 +116,11 @@ impl App {
             ready,
             status: {
                 let (node, shared) = (config.node.clone(), Arc::clone(&shared));
-                Arc::new(move || status::status(&node, &shared.lock(), Instant::now()))
+                Arc::new(move || {
+                    let mut status = status::status(&node, &shared.lock(), Instant::now());
+                    status["kubernetes"] = seen.get();
+                    status
+                })
             },
             config: {
                 let config = serde_json::to_value(&config.file).context("configuration")?;

@@ -2,6 +2,7 @@
 //! once.
 
 pub(crate) mod endpoints;
+mod kubernetes;
 mod tls;
 mod words;
 
@@ -16,6 +17,7 @@ use kvpick_proto::words::{ReplicaName, Tier};
 use kvpick_service::logs::LogConfig;
 use serde::{Deserialize, Serialize};
 
+pub use kubernetes::{EventsEntry, KubernetesEntry};
 pub use tls::TlsEntry;
 pub use words::{CopiesWord, Switch, TierWeights};
 
@@ -23,7 +25,9 @@ pub use words::{CopiesWord, Switch, TierWeights};
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct File {
-    /// Name of this node, as the servers' configuration has it: an agent may describe its own node's replicas only.
+    /// Name of this node, as the servers' configuration has it: an agent may describe its own node's replicas only. By
+    /// default that of the environment variable `KVPICK_NODE`.
+    #[serde(default = "default_node")]
     pub node: String,
     /// `host:port` of each server's feed. Names are resolved again and again, and every address gets a stream; of several
     /// addresses of one server, one.
@@ -42,6 +46,9 @@ pub struct File {
     /// The engines of this node.
     #[serde(default)]
     pub engines: Vec<EngineEntry>,
+    /// In place of `engines`: they are pods of this node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes: Option<KubernetesEntry>,
     /// Logs.
     #[serde(default)]
     pub log: LogConfig,
@@ -111,6 +118,8 @@ pub struct Config {
     pub state: Option<PathBuf>,
     /// See [`File::engines`].
     pub engines: Vec<EngineConfig>,
+    /// See [`File::kubernetes`].
+    pub kubernetes: Option<KubernetesEntry>,
     /// As written, for people.
     pub file: File,
 }
@@ -205,7 +214,9 @@ impl File {
     pub fn check(self) -> Result<Config, Vec<Mistake>> {
         let mut mistakes = Mistakes(Vec::new());
         if self.node.trim().is_empty() {
-            mistakes.add("node", "is empty; write this node's name as the servers' configuration has it");
+            let what =
+                "is empty; write this node's name as the servers' configuration has it, or set KVPICK_NODE";
+            mistakes.add("node", what);
         }
         if self.servers.is_empty() {
             mistakes.add("servers", "is empty; write `host:port` of at least one server's feed");
@@ -226,6 +237,12 @@ impl File {
             let what =
                 format!("`{state}` is not the absolute path of a folder, such as /var/lib/kvpick-agent");
             mistakes.add("state", what);
+        }
+        if let Some(kubernetes) = &self.kubernetes {
+            kubernetes.check(&mut mistakes);
+            if !self.engines.is_empty() {
+                mistakes.add("engines", "with `kubernetes` they are pods; give one of the two");
+            }
         }
         let mut engines: Vec<EngineConfig> = Vec::new();
         // The entry that each of them is from.
@@ -260,6 +277,7 @@ impl File {
                 admin,
                 state: self.state.clone().map(PathBuf::from),
                 engines,
+                kubernetes: self.kubernetes.clone(),
                 file: self,
             }),
             _ => Err(mistakes.0),
@@ -268,6 +286,19 @@ impl File {
 }
 
 impl EngineEntry {
+    /// The engines that this is, as it does for one in a file.
+    ///
+    /// # Errors
+    ///
+    /// All mistakes.
+    pub fn engines(&self) -> Result<Vec<EngineConfig>, Mistakes> {
+        let mut mistakes = Mistakes(Vec::new());
+        let mut engines = self.check("pod", &mut mistakes);
+        let ranks = u32::try_from(engines.len()).unwrap_or(1);
+        engines.iter_mut().for_each(|it| it.ranks = ranks);
+        if mistakes.0.is_empty() { Ok(engines) } else { Err(mistakes) }
+    }
+
     fn check(&self, path: &str, mistakes: &mut Mistakes) -> Vec<EngineConfig> {
         let field = |name: &str| format!("{path}.{name}");
         let address: Option<SocketAddr> = self.address.parse().ok();
@@ -368,6 +399,10 @@ pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {
 
 pub(crate) fn is_loopback(host: &str) -> bool {
     host.parse::<std::net::Ipv4Addr>().is_ok_and(|it| it.is_loopback())
+}
+
+fn default_node() -> String {
+    std::env::var(kubernetes::NODE).unwrap_or_default()
 }
 
 fn default_admin() -> String {

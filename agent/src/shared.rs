@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -20,7 +20,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Rung when servers may have something to be told.
     news: watch::Sender<()>,
-    engines: BTreeMap<Handle, Wakers>,
+    engines: Mutex<BTreeMap<Handle, Arc<Wakers>>>,
 }
 
 /// What is behind the lock.
@@ -86,9 +86,26 @@ struct Wakers {
 
 impl Shared {
     pub(crate) fn new(node: Node, files: StateFiles) -> Self {
-        let engines = node.engines().keys().map(|it| (*it, Wakers::default())).collect();
         let state = State { node, files, ..State::default() };
-        Self { state: Mutex::new(state), news: watch::channel(()).0, engines }
+        Self { state: Mutex::new(state), news: watch::channel(()).0, engines: Mutex::default() }
+    }
+
+    /// What wakes an engine's tasks; there once either is asked for.
+    fn wakers(&self, handle: Handle) -> Arc<Wakers> {
+        let mut engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(engines.entry(handle).or_default())
+    }
+
+    /// Forgets an engine whose tasks have ended.
+    pub(crate) fn remove_engine(&self, handle: Handle) {
+        let mut state = self.lock();
+        state.node.remove_engine(handle);
+        state.scrapes.remove(&handle);
+        state.discovered.remove(&handle);
+        state.files.remove(&handle);
+        drop(state);
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        self.ring();
     }
 
     /// Nothing awaits while it holds this.
@@ -108,29 +125,19 @@ impl Shared {
     }
 
     pub(crate) fn wake_driver(&self, handle: Handle) {
-        if let Some(it) = self.engines.get(&handle) {
-            it.driver.notify_one();
-        }
+        self.wakers(handle).driver.notify_one();
     }
 
     pub(crate) fn wake_scraper(&self, handle: Handle) {
-        if let Some(it) = self.engines.get(&handle) {
-            it.scraper.notify_one();
-        }
+        self.wakers(handle).scraper.notify_one();
     }
 
     pub(crate) async fn driver_woken(&self, handle: Handle) {
-        match self.engines.get(&handle) {
-            Some(it) => it.driver.notified().await,
-            None => std::future::pending().await,
-        }
+        self.wakers(handle).driver.notified().await;
     }
 
     pub(crate) async fn scraper_woken(&self, handle: Handle) {
-        match self.engines.get(&handle) {
-            Some(it) => it.scraper.notified().await,
-            None => std::future::pending().await,
-        }
+        self.wakers(handle).scraper.notified().await;
     }
 }
 

@@ -68,26 +68,31 @@ pub(crate) async fn restore(folder: &Path, node: &mut Node) -> StateFiles {
     drop(spawn_blocking(move || tidy(&of_others, &ours)).await);
     let mut files = StateFiles::new();
     for (handle, name) in engines {
-        let path = path(folder, name);
-        let file = files.entry(handle).or_default();
-        let at = path.clone();
-        let read = spawn_blocking(move || read(&at)).await.unwrap_or_else(|error| Err(error.to_string()));
-        match read {
-            Ok(None) => (),
-            Ok(Some(snapshot)) => {
-                tracing::info!(engine = %name, blocks = snapshot.blocks.len(), last = snapshot.position.last, "an earlier run knew this, which is to be proved");
-                let (now, unix_ms) = now();
-                if let Some(engine) = node.engine(handle) {
-                    engine.restore(snapshot, now, unix_ms);
-                }
-            }
-            Err(reason) => {
-                tracing::warn!(engine = %name, file = %path.display(), reason, "what an earlier run left can't be used; it is overwritten later");
-                file.unreadable = Some(reason);
-            }
+        let (snapshot, file) = left_of(folder, name).await;
+        files.insert(handle, file);
+        let (now, unix_ms) = now();
+        if let (Some(snapshot), Some(engine)) = (snapshot, node.engine(handle)) {
+            engine.restore(snapshot, now, unix_ms);
         }
     }
     files
+}
+
+/// What an earlier run left of an engine, and how it stands with the file.
+pub(crate) async fn left_of(folder: &Path, name: ReplicaName) -> (Option<Snapshot>, StateFile) {
+    let path = path(folder, name);
+    let at = path.clone();
+    match spawn_blocking(move || read(&at)).await.unwrap_or_else(|error| Err(error.to_string())) {
+        Ok(None) => (None, StateFile::default()),
+        Ok(Some(snapshot)) => {
+            tracing::info!(engine = %name, blocks = snapshot.blocks.len(), last = snapshot.position.last, "an earlier run knew this, which is to be proved");
+            (Some(snapshot), StateFile::default())
+        }
+        Err(reason) => {
+            tracing::warn!(engine = %name, file = %path.display(), reason, "what an earlier run left can't be used; it is overwritten later");
+            (None, StateFile { unreadable: Some(reason), ..StateFile::default() })
+        }
+    }
 }
 
 /// One file; `None` if there is none.
@@ -141,9 +146,10 @@ pub(crate) async fn run(shared: Arc<Shared>, folder: PathBuf, drain: Drain) {
             () = sleep(EVERY) => false,
         };
         let engines: Vec<_> = shared.lock().node.engines().keys().copied().collect();
-        for handle in engines {
-            writer.write(&shared, handle).await;
+        for handle in &engines {
+            writer.write(&shared, *handle).await;
         }
+        writer.written.retain(|it, _| engines.contains(it));
         if ends {
             return;
         }

@@ -43,6 +43,11 @@ impl Tasks {
         Self { drain, ended: Arc::new(watch::channel(None).0) }
     }
 
+    /// The same for tasks that end with another drain, as those of an engine that goes before the agent does.
+    pub(crate) fn with(&self, drain: Drain) -> Self {
+        Self { drain, ended: Arc::clone(&self.ended) }
+    }
+
     /// Starts a task that ends only once the drain has started.
     pub(crate) fn spawn(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
         self.start(name, false, future);

@@ -38,18 +38,11 @@ pub fn begin(client: &Client, config: &KubernetesConfig, drain: &Drain) -> Told 
         });
         heard
     };
-    let pool = match &config.pool {
-        Some(name) => Which::Pool { name: name.clone(), group: config.group.clone() },
-        None => Which::Selector {
-            selector: config.selector.clone().unwrap_or_default(),
-            ports: config.ports.clone(),
-        },
-    };
     let agents = config.agents.as_ref().map(|selector| {
         let which = Which::Selector { selector: selector.clone(), ports: Vec::new() };
         follow_one("pods of agents", &config.agents_namespace, which)
     });
-    Told { pool: follow_one("pods of replicas", &config.namespace, pool), agents }
+    Told { pool: follow_one("pods of replicas", &config.namespace, config.which()), agents }
 }
 
 /// Keeps the world's replicas those that Kubernetes tells of.

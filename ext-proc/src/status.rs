@@ -95,6 +95,8 @@ fn replica(it: &Replica, prefill_rate: f64, now: Instant) -> Value {
     json!({
         "address": it.spec.name.address.to_string(),
         "rank": it.spec.name.rank,
+        "uid": it.spec.uid,
+        "away": it.spec.is_away,
         "node": it.spec.node,
         "models": models,
         "state": it.knowledge.label(),

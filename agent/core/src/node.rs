@@ -18,6 +18,8 @@ pub struct PeerId(u64);
 #[derive(Debug)]
 pub struct Node {
     engines: BTreeMap<Handle, Engine>,
+    /// The next engine's handle: none is used twice, as servers may still hear of one that is gone.
+    next_engine: u32,
     peers: BTreeMap<PeerId, Peer>,
     next_peer: u64,
     max_keys: usize,
@@ -33,14 +35,20 @@ impl Node {
     /// A node with no engines and no servers; a message is at most as large as `max_keys` keys and its framing.
     #[must_use]
     pub const fn new(max_keys: usize) -> Self {
-        Self { engines: BTreeMap::new(), peers: BTreeMap::new(), next_peer: 0, max_keys }
+        Self { engines: BTreeMap::new(), next_engine: 0, peers: BTreeMap::new(), next_peer: 0, max_keys }
     }
 
     /// Adds an engine; its handle names it on every stream.
     pub fn add_engine(&mut self, config: Config, now: Instant, unix_ms: u64) -> Handle {
-        let handle = Handle(self.engines.last_key_value().map_or(0, |(it, _)| it.0 + 1));
+        let handle = Handle(self.next_engine);
+        self.next_engine += 1;
         self.engines.insert(handle, Engine::new(config, now, unix_ms));
         handle
+    }
+
+    /// An engine is gone, and so is what is known of it. Servers are told.
+    pub fn remove_engine(&mut self, handle: Handle) {
+        self.engines.remove(&handle);
     }
 
     /// The engines.

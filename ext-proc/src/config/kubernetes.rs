@@ -1,5 +1,6 @@
 //! Replicas that are pods.
 
+use kvpick_kube::Which;
 use serde::{Deserialize, Serialize};
 
 use super::replicas::MOST_RANKS;
@@ -46,21 +47,16 @@ impl Default for KubernetesConfig {
 }
 
 impl KubernetesConfig {
+    /// Which pods the replicas are.
+    #[must_use]
+    pub fn which(&self) -> Which {
+        Which::of(self.pool.as_deref(), &self.group, self.selector.as_deref(), &self.ports)
+    }
+
     pub(super) fn mistakes(&self, found: &mut Vec<String>) {
         let mut add = |field: &str, what: &str| found.push(format!("kubernetes.{field}: {what}"));
-        match (&self.pool, &self.selector) {
-            (Some(_), Some(_)) => add("selector", "a pool says which pods are its; give one of the two"),
-            (None, None) => add("pool", "missing; name an InferencePool, or give selector and ports"),
-            _ => {}
-        }
-        if self.pool.is_some() && !self.ports.is_empty() {
-            add("ports", "a pool has its own (targetPorts); leave it out");
-        }
-        if self.selector.is_some() && self.ports.is_empty() {
-            add("ports", "missing; name the ports on which the pods serve");
-        }
-        if self.ports.contains(&0) {
-            add("ports", "0 is no serving port; write the real one");
+        for (field, what) in Which::mistakes(self.pool.as_deref(), self.selector.as_deref(), &self.ports) {
+            add(field, what);
         }
         if !(1..=MOST_RANKS).contains(&self.ranks) {
             add("ranks", &format!("there are 1 to {MOST_RANKS} ranks behind an address"));

@@ -106,6 +106,7 @@ pub struct Program {
     name: String,
     binary: PathBuf,
     args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
     folder: PathBuf,
     http: reqwest::Client,
     addresses: BTreeMap<String, SocketAddr>,
@@ -139,11 +140,19 @@ impl Program {
             name: name.to_owned(),
             binary,
             args,
+            env: Vec::new(),
             folder: folder.to_owned(),
             http: http()?,
             addresses: BTreeMap::new(),
             process: None,
         })
+    }
+
+    /// The same with a variable in its environment.
+    #[must_use]
+    pub fn with_env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
     }
 
     /// The name that it was made with; its files in the folder start with it.
@@ -171,7 +180,7 @@ impl Program {
             Ok(()) | Err(_) => (),
         }
         let mut command = Command::new(&self.binary);
-        command.args(&self.args);
+        command.args(&self.args).envs(self.env.iter().map(|(name, value)| (name, value)));
         self.process = Some(Process::start(&self.name, &self.folder, &mut command)?);
         Ok(())
     }

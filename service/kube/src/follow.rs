@@ -52,6 +52,49 @@ pub enum Which {
     },
 }
 
+impl Which {
+    /// What is wrong with those words for it, by field: exactly one of `pool` and `selector` is given, and `ports` with the
+    /// latter alone.
+    #[must_use]
+    pub fn mistakes(
+        pool: Option<&str>,
+        selector: Option<&str>,
+        ports: &[u16],
+    ) -> Vec<(&'static str, &'static str)> {
+        let mut found = Vec::new();
+        match (pool, selector) {
+            (Some(_), Some(_)) => {
+                found.push(("selector", "a pool says which pods are its; give one of the two"))
+            }
+            (None, None) => {
+                found.push(("pool", "missing; name an InferencePool, or give selector and ports"))
+            }
+            _ => {}
+        }
+        if pool.is_some() && !ports.is_empty() {
+            found.push(("ports", "a pool has its own (targetPorts); leave it out"));
+        }
+        if selector.is_some() && ports.is_empty() {
+            found.push(("ports", "missing; name the ports on which the pods serve"));
+        }
+        if ports.contains(&0) {
+            found.push(("ports", "0 is no serving port; write the real one"));
+        }
+        found
+    }
+
+    /// Those words, which have no mistakes.
+    #[must_use]
+    pub fn of(pool: Option<&str>, group: &str, selector: Option<&str>, ports: &[u16]) -> Self {
+        match pool {
+            Some(name) => Self::Pool { name: name.to_owned(), group: group.to_owned() },
+            None => {
+                Self::Selector { selector: selector.unwrap_or_default().to_owned(), ports: ports.to_vec() }
+            }
+        }
+    }
+}
+
 /// A picture of them that was true at one time.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Members {
