@@ -111,7 +111,8 @@ fn with_addresses(config: &mut Value, fleet: &Fleet, log: &Path) {
             continue; // A pipe.
         };
         let name = if first.parse::<std::net::IpAddr>().is_ok() { "127.0.0.1" } else { "localhost" };
-        let hosts = hosts.iter().map(|it| json!({"endpoint": {"address": address(name, it.unwrap().port())}}));
+        let hosts =
+            hosts.iter().map(|it| json!({"endpoint": {"address": address(name, it.unwrap().port())}}));
         *endpoints = hosts.collect();
         if cluster["type"] == "STRICT_DNS" && cluster.get("dns_lookup_family").is_none() {
             // `localhost` has both families, and nobody listens on the one that Envoy prefers.
@@ -137,7 +138,8 @@ async fn start(fleet: &Fleet, scratch: &Scratch, binary: &Path, mut config: Valu
     let envoy = Envoy::start_config(binary, "envoy", scratch.path(), &config, log).await.unwrap();
     // Names are looked up when Envoy is already ready, and health is asked for then.
     wait::until("Envoy to use the picker", wait::LONG, async || {
-        let answer = post(fleet, "/v1/completions", r#"{"model": "qwen3", "prompt": "x", "max_tokens": 1}"#).await;
+        let answer =
+            post(fleet, "/v1/completions", r#"{"model": "qwen3", "prompt": "x", "max_tokens": 1}"#).await;
         let is_picked = answer.status == 200 && answer.evidence("tier").is_some();
         if is_picked { Ok(()) } else { Err(format!("{answer:?}")) }
     })
@@ -200,7 +202,10 @@ pub(crate) async fn drive(
             if expect.strips {
                 headers.push(("x-gateway-model-name-rewrite", "another"));
             }
-            check(&post_with(fleet, CHAT, body.clone(), &headers).await, &format!("a client asks for {wish}"));
+            check(
+                &post_with(fleet, CHAT, body.clone(), &headers).await,
+                &format!("a client asks for {wish}"),
+            );
             settle(fleet).await;
         }
     }
@@ -217,7 +222,10 @@ pub(crate) async fn drive(
         assert_eq!(filters(&envoy, counter).await, before, "{what}: {counter}");
     }
     assert_eq!(filters(&envoy, "rejected_header_mutations").await, 0, "{what}");
-    assert!(10 < filters(&envoy, "streams_started").await, "{what}: the counters are where they are looked for");
+    assert!(
+        10 < filters(&envoy, "streams_started").await,
+        "{what}: the counters are where they are looked for"
+    );
     drop(envoy);
 }
 

@@ -12,7 +12,9 @@ use crate::drive::text;
 /// All objects of a file.
 pub(crate) fn objects(name: &str) -> Vec<Value> {
     let text = text(name);
-    text.split("\n---\n").map(|it| serde_saphyr::from_str(it).unwrap_or_else(|error| panic!("{name}: {error}"))).collect()
+    text.split("\n---\n")
+        .map(|it| serde_saphyr::from_str(it).unwrap_or_else(|error| panic!("{name}: {error}")))
+        .collect()
 }
 
 /// The gateway's config with the shipped patches.
@@ -37,13 +39,17 @@ fn gateway(gateway: &Value, service: &Value, rule: &Value, fleet: &Fleet) -> any
     let cluster = format!("outbound|{}||{host}", destination["port"]["number"]);
     let policy = &rule["spec"]["trafficPolicy"];
     assert_eq!(policy["loadBalancer"]["simple"], "LEAST_REQUEST");
-    let endpoints: Vec<_> = fleet.engine_addresses().iter().map(|_| json!({"endpoint": {"address": {
-        "socket_address": {"address": "127.0.0.1", "port_value": 1}}}})).collect();
+    let endpoints: Vec<_> = fleet
+        .engine_addresses()
+        .iter()
+        .map(|_| {
+            json!({"endpoint": {"address": {
+        "socket_address": {"address": "127.0.0.1", "port_value": 1}}}})
+        })
+        .collect();
     let predicate = json!({"name": "envoy.retry_host_predicates.previous_hosts", "typed_config": {"@type":
         "type.googleapis.com/envoy.extensions.retry.host.previous_hosts.v3.PreviousHostsPredicate"}});
-    let filter = |name: &str, kind: &str| {
-        json!({"name": name, "typed_config": {"@type": format!("type.googleapis.com/envoy.extensions.filters.http.{kind}")}})
-    };
+    let filter = |name: &str, kind: &str| json!({"name": name, "typed_config": {"@type": format!("type.googleapis.com/envoy.extensions.filters.http.{kind}")}});
     Ok(json!({
         "admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 15000}}},
         "static_resources": {
@@ -131,8 +137,11 @@ fn apply(config: &mut Value, patch: &Value) -> anyhow::Result<()> {
         ("CLUSTER", "MERGE") => {
             let wanted = &matches["cluster"];
             only(wanted, &["service", "portNumber"])?;
-            let name =
-                format!("outbound|{}||{}", wanted["portNumber"], wanted["service"].as_str().context("service")?);
+            let name = format!(
+                "outbound|{}||{}",
+                wanted["portNumber"],
+                wanted["service"].as_str().context("service")?
+            );
             let clusters = config["static_resources"]["clusters"].as_array_mut().context("no clusters")?;
             let found = clusters.iter_mut().find(|it| it["name"] == name.as_str());
             merge(found.with_context(|| format!("there is no cluster {name}"))?, value, "cluster");
@@ -146,7 +155,8 @@ fn apply(config: &mut Value, patch: &Value) -> anyhow::Result<()> {
             }
             let filters = manager["typed_config"]["http_filters"].as_array_mut().context("no filters")?;
             let at = filters.iter().position(|it| it["name"] == filter["subFilter"]["name"]);
-            filters.insert(at.with_context(|| format!("there is no {}", filter["subFilter"]["name"]))?, value);
+            filters
+                .insert(at.with_context(|| format!("there is no {}", filter["subFilter"]["name"]))?, value);
         }
         ("HTTP_ROUTE", "MERGE") => {
             let name = &matches["routeConfiguration"]["vhost"]["route"]["name"];
@@ -178,8 +188,10 @@ fn merge(into: &mut Value, from: Value, field: &str) {
 
 #[test]
 fn patches_are_merged_as_protobuf_merges() {
-    let mut route = json!({"route": {"timeout": "15s", "list": [1]}, "typed_per_filter_config": {"a": {"x": 1}}});
-    let patch = json!({"route": {"timeout": "0s", "list": [2]}, "typed_per_filter_config": {"a": {"y": 1}, "b": {}}});
+    let mut route =
+        json!({"route": {"timeout": "15s", "list": [1]}, "typed_per_filter_config": {"a": {"x": 1}}});
+    let patch =
+        json!({"route": {"timeout": "0s", "list": [2]}, "typed_per_filter_config": {"a": {"y": 1}, "b": {}}});
     merge(&mut route, patch, "");
     let merged = json!({"route": {"timeout": "0s", "list": [1, 2]}, "typed_per_filter_config": {"a": {"y": 1}, "b": {}}});
     assert_eq!(route, merged);

@@ -76,8 +76,7 @@ async fn tls_in_which_each_proves_who_it_is() {
     let with = |own: &(std::path::PathBuf, std::path::PathBuf), ca: &Path| {
         let mut config = shipped(name);
         let path = |it: &Path| json!(it.to_str().unwrap());
-        let context =
-            &mut drive::cluster(&mut config, "picker")["transport_socket"]["typed_config"]["common_tls_context"];
+        let context = &mut drive::cluster(&mut config, "picker")["transport_socket"]["typed_config"]["common_tls_context"];
         let certificate = &mut context["tls_certificates"][0];
         assert_eq!(certificate["certificate_chain"]["filename"], "/etc/envoy/kvpick/tls.crt");
         certificate["certificate_chain"]["filename"] = path(&own.0);

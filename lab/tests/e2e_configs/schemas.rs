@@ -9,8 +9,12 @@ use serde_json::{Map, Value, json};
 use crate::istio::objects;
 
 /// The files with objects of which there are schemas.
-const FILES: [&str; 4] =
-    ["istio/envoyfilter.yaml", "istio/inferencepool.yaml", "ai-gateway/inferencepool.yaml", "envoy-gateway/kvpick.yaml"];
+const FILES: [&str; 4] = [
+    "istio/envoyfilter.yaml",
+    "istio/inferencepool.yaml",
+    "ai-gateway/inferencepool.yaml",
+    "envoy-gateway/kvpick.yaml",
+];
 
 /// Objects of these groups have no schema here: read against their project's API types by hand.
 const WITHOUT: [&str; 1] = ["gateway.envoyproxy.io/v1alpha1"];
@@ -101,8 +105,18 @@ fn a_wrong_field_is_told() {
         ("istio/envoyfilter.yaml", "EnvoyFilter", "/spec/configPatches/0/patch/operatoin", json!("ADD")),
         ("istio/envoyfilter.yaml", "EnvoyFilter", "/spec/configPatches/1/match/listener/port", json!(80)),
         ("istio/envoyfilter.yaml", "VirtualService", "/spec/http/0/retries/retryon", json!("reset")),
-        ("istio/envoyfilter.yaml", "DestinationRule", "/spec/trafficPolicy/loadBalancer/simple", json!("LEAST")),
-        ("istio/inferencepool.yaml", "DestinationRule", "/spec/trafficPolicy/tls/insecureSkipVerfy", json!(true)),
+        (
+            "istio/envoyfilter.yaml",
+            "DestinationRule",
+            "/spec/trafficPolicy/loadBalancer/simple",
+            json!("LEAST"),
+        ),
+        (
+            "istio/inferencepool.yaml",
+            "DestinationRule",
+            "/spec/trafficPolicy/tls/insecureSkipVerfy",
+            json!(true),
+        ),
         ("istio/inferencepool.yaml", "InferencePool", "/spec/endpointPickerRef/failureMode", json!("Open")),
         ("istio/inferencepool.yaml", "InferencePool", "/spec/extensionRef", json!({"name": "kvpick"})),
         ("istio/inferencepool.yaml", "HTTPRoute", "/spec/rules/0/timeouts/request", json!("soon")),

@@ -50,7 +50,8 @@ fn the_standalone_files_differ_only_where_they_say() {
 
     let mut bare = main.clone();
     without_served(&mut bare);
-    let route = &mut manager(&mut bare)["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["retry_policy"];
+    let route =
+        &mut manager(&mut bare)["route_config"]["virtual_hosts"][0]["routes"][0]["route"]["retry_policy"];
     remove(route, "retry_host_predicate");
     remove(route, "host_selection_retry_max_attempts");
     let picker = &mut manager(&mut bare)["http_filters"][1]["typed_config"];
