@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use kvpick_lab::rig::fleet::Fleet;
 use serde_json::{Map, Value, json};
 
-use crate::drive::text;
+use crate::drive::{shipped, text};
 
 /// All objects of a file.
 pub(crate) fn objects(name: &str) -> Vec<Value> {
@@ -25,6 +25,16 @@ pub(crate) fn patched(fleet: &Fleet) -> anyhow::Result<Value> {
     let patches = of("EnvoyFilter")?["spec"]["configPatches"].as_array().context("no patches")?;
     for (number, patch) in patches.iter().enumerate() {
         apply(&mut config, patch).with_context(|| format!("configPatches[{number}]"))?;
+    }
+    Ok(config)
+}
+
+/// What Istio makes of the pool, with the shipped patches.
+pub(crate) fn patched_pool() -> anyhow::Result<Value> {
+    let filter = objects("istio/inferencepool.yaml").pop().context("no objects")?;
+    let mut config = shipped("istio/generated.yaml");
+    for patch in filter["spec"]["configPatches"].as_array().context("no patches")? {
+        apply(&mut config, patch)?;
     }
     Ok(config)
 }
@@ -159,12 +169,17 @@ fn apply(config: &mut Value, patch: &Value) -> anyhow::Result<()> {
                 .insert(at.with_context(|| format!("there is no {}", filter["subFilter"]["name"]))?, value);
         }
         ("HTTP_ROUTE", "MERGE") => {
-            let name = &matches["routeConfiguration"]["vhost"]["route"]["name"];
+            // Without a name: all.
+            let name = matches.get("routeConfiguration").map(|it| &it["vhost"]["route"]["name"]);
             let manager = "/static_resources/listeners/0/filter_chains/0/filters/0/typed_config";
             let routes = config.pointer_mut(&format!("{manager}/route_config/virtual_hosts/0/routes"));
             let routes = routes.and_then(Value::as_array_mut).context("no routes")?;
-            let found = routes.iter_mut().find(|it| it["name"] == *name);
-            merge(found.with_context(|| format!("there is no route {name}"))?, value, "route");
+            let mut found: Vec<_> =
+                routes.iter_mut().filter(|it| name.is_none_or(|name| it["name"] == *name)).collect();
+            if found.is_empty() {
+                bail!("there is no such route");
+            }
+            found.iter_mut().for_each(|it| merge(it, value.clone(), "route"));
         }
         (to, operation) => bail!("{operation} of {to} is nothing that this knows how to apply"),
     }
