@@ -132,10 +132,15 @@ async fn filters(envoy: &Envoy, counter: &str) -> u64 {
     page.lines().filter_map(of).sum()
 }
 
-async fn start(fleet: &Fleet, scratch: &Scratch, binary: &Path, mut config: Value) -> Envoy {
+/// Starts Envoy with the configuration and the fleet's addresses in it.
+pub(crate) async fn begin(fleet: &Fleet, scratch: &Scratch, binary: &Path, mut config: Value) -> Envoy {
     let log = scratch.path().join("envoy.access.log");
     with_addresses(&mut config, fleet, &log);
-    let envoy = Envoy::start_config(binary, "envoy", scratch.path(), &config, log).await.unwrap();
+    Envoy::start_config(binary, "envoy", scratch.path(), &config, log).await.unwrap()
+}
+
+async fn start(fleet: &Fleet, scratch: &Scratch, binary: &Path, config: Value) -> Envoy {
+    let envoy = begin(fleet, scratch, binary, config).await;
     // Names are looked up when Envoy is already ready, and health is asked for then.
     wait::until("Envoy to use the picker", wait::LONG, async || {
         let answer =
@@ -260,10 +265,8 @@ async fn ends_are_seen(fleet: &Fleet, what: &str, expect: &Expect) {
 }
 
 /// Envoy with a configuration by which it can't speak with kvpick: requests are answered without it.
-pub(crate) async fn goes_without_picker(fleet: &Fleet, scratch: &Scratch, binary: &Path, mut config: Value) {
-    let log = scratch.path().join("envoy.access.log");
-    with_addresses(&mut config, fleet, &log);
-    let envoy = Envoy::start_config(binary, "envoy", scratch.path(), &config, log).await.unwrap();
+pub(crate) async fn goes_without_picker(fleet: &Fleet, scratch: &Scratch, binary: &Path, config: Value) {
+    let envoy = begin(fleet, scratch, binary, config).await;
     wait::until("a handshake to fail", wait::LONG, async || {
         let failed = envoy.stat("cluster.picker.health_check.failure").await.map_err(|it| it.to_string())?;
         let well = envoy.stat("cluster.picker.health_check.success").await.map_err(|it| it.to_string())?;

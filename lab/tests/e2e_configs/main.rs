@@ -13,8 +13,9 @@ mod shared;
 
 use std::path::Path;
 
+use common::{CHAT, chat, decisions, post, post_with};
 use drive::{Expect, drive, plan, shipped};
-use kvpick_lab::rig::{fleet::Fleet, scratch::Scratch, tools};
+use kvpick_lab::rig::{fleet::Fleet, scratch::Scratch, tools, wait};
 use serde_json::json;
 
 /// Over TCP in the clear, with a list of addresses.
@@ -41,11 +42,36 @@ async fn names_old_envoys_and_gateways_in_the_clear() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_envoy_that_knows_no_replica() {
     let scratch = Scratch::new("configs-original-dst").unwrap();
-    let fleet = Fleet::start(&plan(&[("destinations", json!(1))]), scratch.path()).await.unwrap();
+    let mut fleet = Fleet::start(&plan(&[("destinations", json!(1))]), scratch.path()).await.unwrap();
     let name = "standalone/original-dst.yaml";
     for binary in [tools::envoy().unwrap(), tools::oldest_envoy().unwrap()] {
         drive(&fleet, &scratch, &binary, name, shipped(name), &Expect::default()).await;
     }
+    // There is no way without a choice, whatever a client says.
+    fleet.server.terminate(wait::LONG).await.unwrap();
+    let envoy = drive::begin(&fleet, &scratch, &tools::envoy().unwrap(), shipped(name)).await;
+    let wish = fleet.engine_addresses()[0].to_string();
+    let headers = [("x-gateway-destination-endpoint", wish.as_str())];
+    let answer = post_with(&fleet, CHAT, chat("qwen3", "x", 30), &headers).await;
+    assert_eq!((answer.status, answer.engine()), (503, None));
+    drop(envoy);
+}
+
+/// So kvpick has to be told to name one alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_is_no_address() {
+    let scratch = Scratch::new("configs-list").unwrap();
+    let fleet = Fleet::start(&plan(&[]), scratch.path()).await.unwrap();
+    let config = shipped("standalone/original-dst.yaml");
+    let envoy = drive::begin(&fleet, &scratch, &tools::envoy().unwrap(), config).await;
+    let answer = wait::until("kvpick to be asked", wait::LONG, async || {
+        let answer = post(&fleet, CHAT, chat("qwen3", "x", 30)).await;
+        let picked = decisions(&fleet, "precise", "ok").await;
+        if picked > 0.0 { Ok(answer) } else { Err(format!("{answer:?}")) }
+    });
+    let answer = answer.await.unwrap();
+    assert_eq!((answer.status, answer.engine()), (503, None));
+    drop(envoy);
 }
 
 #[tokio::test(flavor = "multi_thread")]
