@@ -30,7 +30,7 @@ pub struct ServerConfig {
     pub replicas: Vec<ReplicaConfig>,
     /// Whether responses carry what was expected of the cache.
     pub evidence_header: bool,
-    /// Any other field.
+    /// Any other field, or another value for one of these.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -292,7 +292,9 @@ fn addresses_file(name: &str, folder: &Path) -> PathBuf {
 
 fn write_config(name: &str, folder: &Path, config: &impl Serialize) -> anyhow::Result<PathBuf> {
     let file = folder.join(format!("{name}.yaml"));
-    let text = serde_saphyr::to_string(config).with_context(|| format!("{name}: the configuration"))?;
+    // By way of a map: of two fields of one name, the one of `more` counts.
+    let config = serde_json::to_value(config).with_context(|| format!("{name}: the configuration"))?;
+    let text = serde_saphyr::to_string(&config).with_context(|| format!("{name}: the configuration"))?;
     std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     Ok(file)
 }
