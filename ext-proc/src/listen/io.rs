@@ -15,6 +15,8 @@ use tokio::{
 };
 use tonic::transport::server::Connected;
 
+use super::authority::Mended;
+
 /// Who is at the other end of a connection; found in the extensions of its requests.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Peer {
@@ -61,6 +63,12 @@ impl Io {
     /// What `wrap` makes of a connection, such as a TLS session in it; its other end then has those names.
     pub(super) fn wrapped(inner: impl AsyncRead + AsyncWrite + Send + 'static, peer: Peer) -> Self {
         Self { inner: Box::pin(inner), peer }
+    }
+
+    /// The same, with an authority that is one in each request.
+    pub(super) fn mended(self) -> Self {
+        let peer = self.peer.clone();
+        Self::wrapped(Mended::new(self), peer)
     }
 
     pub(super) fn peer(&self) -> &Peer {

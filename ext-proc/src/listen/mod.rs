@@ -1,5 +1,6 @@
 //! The sockets that gRPC is served on: TCP or a Unix socket, bare or with TLS.
 
+mod authority;
 mod io;
 mod tls;
 
@@ -197,7 +198,7 @@ impl Bound {
                     }
                 };
                 let Some(tls) = &tls else {
-                    if accepted.send(Ok(io)).await.is_err() {
+                    if accepted.send(Ok(io.mended())).await.is_err() {
                         return;
                     }
                     continue;
@@ -211,7 +212,7 @@ impl Bound {
                         () = stop.started() => return,
                     };
                     match done {
-                        Ok(Ok(io)) => drop(accepted.send(Ok(io)).await),
+                        Ok(Ok(io)) => drop(accepted.send(Ok(io.mended())).await),
                         // Health checks of load balancers connect and say nothing.
                         Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
                         Err(_) => tracing::debug!("a TLS handshake took too long"),

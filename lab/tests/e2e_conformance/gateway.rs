@@ -68,12 +68,12 @@ pub(crate) enum Backend<'a> {
 
 /// A gateway with a rule for each path.
 pub(crate) async fn start(folder: &Path, oldest: bool, rules: &[(&str, Backend<'_>)]) -> Envoy {
-    let shipped = include_str!("../../../envoy/istio/inference-pool/generated.yaml");
+    let shipped = include_str!("../../../envoy/istio/generated.yaml");
     let mut config: Value = serde_saphyr::from_str(shipped).unwrap();
     let any = address(ANY.parse().unwrap());
     config["admin"]["address"] = any.clone();
     let clusters = config["static_resources"]["clusters"].as_array().unwrap().clone();
-    let [pool_cluster, picker_cluster] = &clusters[..] else { panic!("{clusters:?}") };
+    let [dummy, picker_cluster, pool_cluster] = &clusters[..] else { panic!("{clusters:?}") };
     let listener = &mut config["static_resources"]["listeners"][0];
     listener["address"] = any;
     let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
@@ -81,8 +81,9 @@ pub(crate) async fn start(folder: &Path, oldest: bool, rules: &[(&str, Backend<'
     let shipped_route = host["routes"][0].clone();
     let overrides = |pool: &Pool, orphan: bool| {
         let mut it = shipped_route["typed_per_filter_config"].clone();
-        let cluster = format!("{}{}", if orphan { "orphan-" } else { "picker-" }, pool.name);
-        it[FILTER]["overrides"]["grpc_service"]["envoy_grpc"]["cluster_name"] = json!(cluster);
+        it[FILTER]["overrides"]["grpc_service"]["envoy_grpc"]["cluster_name"] = json!(picker(pool, orphan));
+        // As the suite's pools have it.
+        it[FILTER]["overrides"]["failure_mode_allow"] = json!(true);
         it
     };
     let mut pools: Vec<&Pool> = Vec::new();
@@ -113,7 +114,7 @@ pub(crate) async fn start(folder: &Path, oldest: bool, rules: &[(&str, Backend<'
     host["routes"] = json!(routes);
     pools.sort_by_key(|it| it.name);
     pools.dedup_by_key(|it| it.name);
-    let mut made = Vec::new();
+    let mut made = vec![dummy.clone()];
     for pool in pools {
         let mut cluster = with_endpoints(pool_cluster, pool.name, &pool.pods.endpoints());
         if pool.h2c {
@@ -125,13 +126,22 @@ pub(crate) async fn start(folder: &Path, oldest: bool, rules: &[(&str, Backend<'
             balancer["typed_config"].as_object_mut().unwrap().remove("selected_host_key");
         }
         made.push(cluster);
-        made.push(with_endpoints(picker_cluster, &format!("picker-{}", pool.name), &[pool.address]));
-        made.push(with_endpoints(picker_cluster, &format!("orphan-{}", pool.name), &[]));
+        made.push(with_endpoints(picker_cluster, &picker(pool, false), &[pool.address]));
+        made.push(with_endpoints(picker_cluster, &picker(pool, true), &[]));
     }
     config["static_resources"]["clusters"] = json!(made);
     let binary = if oldest { tools::oldest_envoy() } else { tools::envoy() };
     let log = folder.join("envoy.access.log");
     Envoy::start_config(&binary.unwrap(), "envoy", folder, &config, log).await.unwrap()
+}
+
+/// The cluster of a pool's picker, named as Istio does; an orphan's has no endpoints.
+fn picker(pool: &Pool, orphan: bool) -> String {
+    format!(
+        "outbound|9002||{}-{}.inference.svc.cluster.local",
+        if orphan { "orphan" } else { "picker" },
+        pool.name
+    )
 }
 
 fn with_endpoints(cluster: &Value, name: &str, addresses: &[SocketAddr]) -> Value {
