@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use kvpick_lab::rig::fleet::Fleet;
 use serde_json::{Map, Value, json};
 
-use crate::drive::{shipped, text};
+use crate::drive::text;
 
 /// All objects of a file.
 pub(crate) fn objects(name: &str) -> Vec<Value> {
@@ -25,16 +25,6 @@ pub(crate) fn patched(fleet: &Fleet) -> anyhow::Result<Value> {
     let patches = of("EnvoyFilter")?["spec"]["configPatches"].as_array().context("no patches")?;
     for (number, patch) in patches.iter().enumerate() {
         apply(&mut config, patch).with_context(|| format!("configPatches[{number}]"))?;
-    }
-    Ok(config)
-}
-
-/// What Istio makes of the pool, with the shipped patches.
-pub(crate) fn patched_pool() -> anyhow::Result<Value> {
-    let filter = objects("istio/inferencepool.yaml").pop().context("no objects")?;
-    let mut config = shipped("istio/generated.yaml");
-    for patch in filter["spec"]["configPatches"].as_array().context("no patches")? {
-        apply(&mut config, patch)?;
     }
     Ok(config)
 }

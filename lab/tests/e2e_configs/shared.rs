@@ -92,14 +92,3 @@ fn the_envoy_filter_has_the_same_filters() {
     }
     assert_eq!(of_istio, of_main);
 }
-
-/// The pool's EnvoyFilter says what Istio says, and the authority.
-#[test]
-fn the_pool_gets_nothing_but_an_authority() {
-    let mut patched = istio::patched_pool().unwrap();
-    let route = &mut manager(&mut patched)["route_config"]["virtual_hosts"][0]["routes"][0];
-    let picker =
-        &mut route["typed_per_filter_config"]["envoy.filters.http.ext_proc"]["overrides"]["grpc_service"];
-    remove(&mut picker["envoy_grpc"], "authority");
-    assert_eq!(patched, shipped("istio/generated.yaml"));
-}

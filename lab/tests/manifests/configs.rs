@@ -3,20 +3,15 @@
 use std::{path::Path, process::Command};
 
 use kvpick_lab::rig::{scratch::Scratch, tools};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     everything,
     made::{Made, list, text},
 };
 
-/// Program, its file, and what stands in it for replicas where the program knows no Kubernetes.
-fn programs() -> [(&'static str, &'static str, Value); 2] {
-    let replicas = json!({"replicas": [{"address": "10.0.0.1:8000", "node": "node-a", "models": ["qwen3"]}]});
-    let engine = json!({"address": "10.0.0.1:8000", "subscribe": "tcp://10.0.0.1:5557"});
-    let engines = json!({"node": "node-a", "engines": [engine]});
-    [("kvpick", "kvpick.yaml", replicas), ("kvpick-agent", "kvpick-agent.yaml", engines)]
-}
+/// A program and its file.
+const PROGRAMS: [(&str, &str); 2] = [("kvpick", "kvpick.yaml"), ("kvpick-agent", "kvpick-agent.yaml")];
 
 /// What `check-config` complains of.
 fn complaint(program: &str, file: &Path) -> Option<String> {
@@ -25,13 +20,6 @@ fn complaint(program: &str, file: &Path) -> Option<String> {
     let done =
         check.args(["check-config", "--config"]).arg(file).env("KVPICK_NODE", "node-a").output().unwrap();
     (!done.status.success()).then(|| String::from_utf8_lossy(&done.stderr).into_owned())
-}
-
-fn knows_kubernetes(program: &str) -> bool {
-    let done = Command::new(tools::program(program).unwrap()).arg("config-reference").output().unwrap();
-    String::from_utf8_lossy(&done.stdout)
-        .lines()
-        .any(|it| it.trim_start_matches(['#', ' ']).starts_with("kubernetes:"))
 }
 
 #[test]
@@ -48,25 +36,12 @@ fn the_programs_take_their_configurations() {
         std::fs::write(here.join("kvpick-feed").join(name), "").unwrap();
     }
     for made in everything() {
-        for (program, name, instead) in programs() {
+        for (program, name) in PROGRAMS {
             let text = made.config(&made.pods()[program], name);
             let text = text.replace("/models/", &format!("{}/models/", here.display()));
             let text = text.replace("/etc/kvpick-feed", &here.join("kvpick-feed").display().to_string());
             let file = scratch.path().join(name);
-            if knows_kubernetes(program) {
-                std::fs::write(&file, text).unwrap();
-            } else {
-                let Value::Object(mut fields) = serde_saphyr::from_str(&text).unwrap() else {
-                    panic!("no object: {text}")
-                };
-                let kubernetes = fields.remove("kubernetes").unwrap();
-                // The proof of who speaks, where it is the address.
-                if kubernetes.get("agents").is_some() {
-                    fields.insert("insecure_feed".to_owned(), true.into());
-                }
-                fields.extend(instead.as_object().unwrap().clone());
-                std::fs::write(&file, serde_saphyr::to_string(&fields).unwrap()).unwrap();
-            }
+            std::fs::write(&file, text).unwrap();
             let complaint = complaint(program, &file);
             assert_eq!(complaint, None, "{}: {name}", made.name);
         }
@@ -76,7 +51,7 @@ fn the_programs_take_their_configurations() {
 #[test]
 fn a_wrong_field_of_a_configuration_is_told() {
     let scratch = Scratch::new("configs").unwrap();
-    for (program, name, _) in programs() {
+    for (program, name) in PROGRAMS {
         let file = scratch.path().join(name);
         std::fs::write(&file, "admim: 0.0.0.0:9090\n").unwrap();
         assert!(complaint(program, &file).unwrap().contains("admim"));

@@ -72,7 +72,6 @@ fn what_the_agent_has_beyond_that_is_known() {
         (vec!["restricted"], vec![]),
         (vec!["restricted", "tls-feed", "monitoring"], vec![]),
         (vec!["restricted", "ipc"], vec!["hostPath"]),
-        (vec!["restricted", "node-port-listen"], vec!["kvpick-agent: hostPort"]),
     ] {
         let made = base_with(&components);
         assert_eq!(objections(&made.pods()["kvpick-agent"]), expected, "{}", made.name);

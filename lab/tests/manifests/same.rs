@@ -84,7 +84,6 @@ fn the_chart_makes_what_components_make() {
         ),
         (vec!["restricted"], vec!["agent.stateHostPath=\"\""]),
         (vec!["ipc"], vec!["agent.events={\"ipc\":\"/run/kvpick\"}"]),
-        (vec!["node-port-listen"], vec!["agent.events={\"listen\":5657}"]),
         (vec!["istio"], vec!["istio.destinationRule=true"]),
         (vec!["monitoring"], vec!["monitoring.enabled=true"]),
         (vec!["tls-feed"], vec!["feedTls={\"enabled\":true,\"nodes\":[\"node-a\",\"node-b\"]}"]),

@@ -200,9 +200,6 @@ fn components_open_what_they_say_and_no_more() {
     assert_eq!(who_reaches(&monitored, NAMESPACE, "server", 9090), ["prometheus"]);
     assert_eq!(who_reaches(&monitored, NAMESPACE, "agent", 9005), ["prometheus"]);
     assert_eq!(who_reaches(&monitored, NAMESPACE, "server", 9002), ["gateway"]);
-    let listening = base_with(&["node-port-listen"]);
-    assert_eq!(who_reaches(&listening, NAMESPACE, "agent", 5657), ["engine"]);
-    assert_eq!(who_reaches(&listening, NAMESPACE, "agent", 9005), [""; 0]);
     let pool = with("overlays/inferencepool", &["monitoring", "restricted"]);
     assert_eq!(who_reaches(&pool, NAMESPACE, "server", 9004), ["agent"]);
 }
