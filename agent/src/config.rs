@@ -401,6 +401,10 @@ pub(crate) fn is_loopback(host: &str) -> bool {
     host.parse::<std::net::Ipv4Addr>().is_ok_and(|it| it.is_loopback())
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the configuration, and a pod's spec has no other way to say it"
+)]
 fn default_node() -> String {
     std::env::var(kubernetes::NODE).unwrap_or_default()
 }

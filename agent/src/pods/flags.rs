@@ -91,7 +91,7 @@ fn value_of(words: &[String]) -> Option<String> {
         value => value.strip_prefix('=').map(str::to_owned),
     };
     // Of a flag that is given twice the last one counts.
-    words.iter().enumerate().filter_map(of).last()
+    words.iter().enumerate().filter_map(of).next_back()
 }
 
 /// `$(NAME)` stands for a variable of the container, and `$$(NAME)` for itself; what is not known stays ("Define dependent

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use crate::{
     drive::{cluster, shipped},
-    istio,
     istio::objects,
 };
 

@@ -21,7 +21,7 @@ use self::{
 };
 
 /// Every component; some exclude each other.
-const COMPONENTS: [&str; 9] =
+const COMPONENTS: [&str; 8] =
     ["models-pvc", "models-copy", "models-image", "restricted", "ipc", "tls-feed", "istio", "monitoring"];
 
 /// Values with which the chart makes all that it can.
