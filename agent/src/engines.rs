@@ -89,9 +89,11 @@ impl Engines {
             }
             handle
         };
-        let running = Running { handle, shared: Arc::clone(&self.shared), drain: drain.clone() };
-        self.follow(handle, config, opened, &Ready::default(), drain)?;
-        Ok(running)
+        if let Err(error) = self.follow(handle, config, opened, &Ready::default(), drain.clone()) {
+            self.shared.remove_engine(handle);
+            return Err(error);
+        }
+        Ok(Running { handle, shared: Arc::clone(&self.shared), drain })
     }
 
     /// Starts the tasks of an engine that the node has. `ready` waits for the first answer of its API, or failure.

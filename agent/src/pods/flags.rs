@@ -1,6 +1,9 @@
 //! Where a pod's engine publishes its events, by the flags that it was started with.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+};
 
 use kvpick_kube::{Pod, pod::Container};
 use serde::Deserialize;
@@ -26,18 +29,42 @@ fn default_endpoint() -> String {
     "tcp://*:5557".to_owned()
 }
 
-/// What an engine's entry says of its events, by the flags of its pod.
+/// What an engine's entry says of its events, by the flags of its pod. Where several containers have them, those of the
+/// container that serves at that port count, as they are; of one that serves on several ports each has the rank of its place,
+/// which vLLM adds to the ports of events.
 ///
 /// # Errors
 /// Why there are none to be had, for people, with the remedy.
-pub(super) fn events(pod: &Pod, address: IpAddr) -> Result<EngineEntry, String> {
-    let value = pod.containers.iter().find_map(|it| value_of(&words(it)));
-    let Some(value) = value else {
-        return Err(format!(
-            "no container of the pod has {FLAG}; start vLLM with it, or set `kubernetes.events`"
-        ));
+pub(super) fn events(pod: &Pod, address: SocketAddr, rank: u16) -> Result<EngineEntry, String> {
+    let found: Vec<_> =
+        pod.containers.iter().filter_map(|it| Some((it, value_of(&words(it), FLAG)?))).collect();
+    let serves = |it: &Container| {
+        it.ports.contains(&address.port())
+            || value_of(&words(it), "--port").is_some_and(|it| it == address.port().to_string())
     };
-    let config: EventsConfig = serde_json::from_str(&value).map_err(|error| {
+    let (value, rank) = match &found[..] {
+        [] => {
+            return Err(format!(
+                "no container of the pod has {FLAG}; start vLLM with it, or set `kubernetes.events`"
+            ));
+        }
+        [(_, value)] => (value, rank),
+        several => {
+            let mut own = several.iter().filter(|(it, _)| serves(it));
+            match (own.next(), own.next()) {
+                (Some((_, value)), None) => (value, 0),
+                _ => {
+                    return Err(format!(
+                        "several containers of the pod have {FLAG}, and it can't be told which of them serves at port {}; \
+                         name it among the container's ports",
+                        address.port()
+                    ));
+                }
+            }
+        }
+    };
+    let address = address.ip();
+    let config: EventsConfig = serde_json::from_str(value).map_err(|error| {
         format!("the value of {FLAG} is not read ({error}): {value}; set `kubernetes.events`")
     })?;
     if !config.enable_kv_cache_events || config.publisher.as_deref().is_some_and(|it| it != "zmq") {
@@ -49,7 +76,7 @@ pub(super) fn events(pod: &Pod, address: IpAddr) -> Result<EngineEntry, String> 
         return Ok(EngineEntry { subscribe: Some("discover".to_owned()), ..EngineEntry::default() });
     }
     let at = |endpoint: &str| {
-        at_pod(endpoint, address).ok_or_else(|| {
+        at_pod(endpoint, address, rank).ok_or_else(|| {
             format!("the engine publishes at {endpoint}, which is no port of its pod; have it bind tcp://*:5557, say")
         })
     };
@@ -62,12 +89,13 @@ pub(super) fn events(pod: &Pod, address: IpAddr) -> Result<EngineEntry, String> 
 }
 
 /// An endpoint that is bound on all interfaces, or on the pod's own, as others reach it.
-fn at_pod(endpoint: &str, address: IpAddr) -> Option<String> {
+fn at_pod(endpoint: &str, address: IpAddr, rank: u16) -> Option<String> {
     let (host, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
     let port: u16 = port.parse().ok().filter(|it| 0 < *it)?;
     let host = host.trim_matches(['[', ']']);
     let is_bound = host == "*" || host.parse::<IpAddr>().is_ok_and(|it| it.is_unspecified() || it == address);
-    is_bound.then(|| format!("tcp://{}", std::net::SocketAddr::new(address, port)))
+    let port = port.checked_add(rank)?;
+    is_bound.then(|| format!("tcp://{}", SocketAddr::new(address, port)))
 }
 
 /// A container's command and arguments, with the variables that Kubernetes puts in, and what a shell is given to run split as
@@ -85,8 +113,8 @@ fn words(container: &Container) -> Vec<String> {
     words
 }
 
-fn value_of(words: &[String]) -> Option<String> {
-    let of = |(at, word): (usize, &String)| match word.strip_prefix(FLAG)? {
+fn value_of(words: &[String], flag: &str) -> Option<String> {
+    let of = |(at, word): (usize, &String)| match word.strip_prefix(flag)? {
         "" => words.get(at + 1).cloned(),
         value => value.strip_prefix('=').map(str::to_owned),
     };
@@ -132,7 +160,32 @@ mod tests {
         let container = Container { command: own(command), args: own(args), env, ..Container::default() };
         let sidecar = Container { args: own(&["proxy"]), ..Container::default() };
         let pod = Pod { containers: vec![sidecar, container], ..Pod::default() };
-        events(&pod, "10.0.0.7".parse().unwrap())
+        events(&pod, "10.0.0.7:8000".parse().unwrap(), 0)
+    }
+
+    #[test]
+    fn each_port_of_a_pod_has_events_of_its_own() {
+        let with = |container: Container| Pod { containers: vec![container], ..Pod::default() };
+        let container = |port: u16, events: &str| {
+            let flag = format!("{FLAG}={}", JSON.replace("5557", events));
+            Container { args: vec![flag, "--port".to_owned(), port.to_string()], ..Container::default() }
+        };
+        let at = |pod: &Pod, port: u16, rank| {
+            let entry = events(pod, SocketAddr::new("10.0.0.7".parse().unwrap(), port), rank)?;
+            Ok::<_, String>((entry.subscribe.unwrap(), entry.replay.unwrap()))
+        };
+        // One process with a rank for each port.
+        let one = with(container(8000, "5557"));
+        assert_eq!(
+            at(&one, 8001, 1),
+            Ok(("tcp://10.0.0.7:5558".to_owned(), "tcp://10.0.0.7:5559".to_owned()))
+        );
+        // A container for each port.
+        let two =
+            Pod { containers: vec![container(8000, "6000"), container(8001, "7000")], ..Pod::default() };
+        assert_eq!(at(&two, 8001, 1).unwrap().0, "tcp://10.0.0.7:7000");
+        assert_eq!(at(&two, 8000, 0).unwrap().0, "tcp://10.0.0.7:6000");
+        assert!(at(&two, 8002, 2).unwrap_err().contains("which of them serves"));
     }
 
     #[test]
@@ -168,7 +221,7 @@ mod tests {
         for endpoint in ["tcp://10.0.0.1:5557", "ipc:///run/events", "tcp://$(NODE_IP):5657", "inproc://x"] {
             assert!(with(endpoint).unwrap_err().contains("no port of its pod"), "{endpoint}");
         }
-        let ipv6 = at_pod("tcp://*:5557", "fd00::7".parse().unwrap());
+        let ipv6 = at_pod("tcp://*:5557", "fd00::7".parse().unwrap(), 0);
         assert_eq!(ipv6.as_deref(), Some("tcp://[fd00::7]:5557"));
     }
 

@@ -80,12 +80,11 @@ pub(crate) async fn run(
                 .filter(|(name, (it, _))| wanted.get(*name) != Some(it))
                 .map(|(name, _)| name.clone())
                 .collect();
-            for name in old {
-                if let Some((_, ends)) = running.remove(&name) {
-                    tracing::info!(engine = name, "its pod is gone, or is another");
-                    ends.end().await;
-                }
-            }
+            let ends = old.into_iter().filter_map(|name| {
+                tracing::info!(engine = name, "its pod is gone, or is another");
+                Some(running.remove(&name)?.1)
+            });
+            end(ends.collect()).await;
             wanted.retain(|name, _| !running.contains_key(name));
             for (name, wanted) in wanted {
                 match engines.start(wanted.engine.clone(), Drain::new()).await {
@@ -104,9 +103,13 @@ pub(crate) async fn run(
             () = drain.started() => break,
         }
     }
-    for (_, ends) in running.into_values() {
-        ends.end().await;
-    }
+    end(running.into_values().map(|(_, it)| it).collect()).await;
+}
+
+/// Ends what follows those, all at a time: none waits for another.
+async fn end(all: Vec<Running>) {
+    let mut ends: tokio::task::JoinSet<()> = all.into_iter().map(Running::end).collect();
+    while ends.join_next().await.is_some() {}
 }
 
 /// The engines that those pods are, and what is made of each pod, for people. One whose events can't be had is an engine all
@@ -116,7 +119,8 @@ fn wanted(members: &Members, config: &KubernetesEntry) -> (Vec<Wanted>, Vec<Valu
     let (mut all, mut shown) = (Vec::new(), Vec::new());
     for endpoint in endpoints(&members.pods, &members.ports) {
         let Some(pod) = pods.get(endpoint.uid.as_str()) else { continue };
-        let (entry, mut problem) = match entry(pod, &endpoint, config) {
+        let place = members.ports.iter().position(|it| *it == endpoint.address.port()).unwrap_or(0);
+        let (entry, mut problem) = match entry(pod, &endpoint, (place, members.ports.len()), config) {
             Ok(entry) => (entry, None),
             Err(why) => (EngineEntry { events: Switch::Off, ..EngineEntry::default() }, Some(why)),
         };
@@ -147,12 +151,24 @@ fn wanted(members: &Members, config: &KubernetesEntry) -> (Vec<Wanted>, Vec<Valu
     (all, shown)
 }
 
-/// What an entry in a file would say of a pod's events.
-fn entry(pod: &Pod, endpoint: &Endpoint, config: &KubernetesEntry) -> Result<EngineEntry, String> {
-    let ip = endpoint.address.ip();
-    let at = |port| format!("tcp://{}", std::net::SocketAddr::new(ip, port));
+/// What an entry in a file would say of a pod's events. `place`: of its port among so many. Where a pod serves on several, each
+/// is a data-parallel rank of its own, in their order, and vLLM adds the rank to the ports of events.
+fn entry(
+    pod: &Pod,
+    endpoint: &Endpoint,
+    (place, ports): (usize, usize),
+    config: &KubernetesEntry,
+) -> Result<EngineEntry, String> {
+    let address = endpoint.address;
+    let rank = u16::try_from(place).map_err(|error| error.to_string())?;
+    let at =
+        |port: u16| format!("tcp://{}", std::net::SocketAddr::new(address.ip(), port.saturating_add(rank)));
     let (subscribe, replay) = match &config.events {
-        None => return flags::events(pod, ip),
+        None => return flags::events(pod, address, rank),
+        Some(EventsEntry { ipc: Some(_), .. }) if 1 < ports => {
+            return Err("a folder of sockets is of one rank, and the pod serves on several ports; use ports"
+                .to_owned());
+        }
         Some(EventsEntry { ipc: Some(folder), .. }) => {
             let socket = |name: &str| format!("ipc://{}/{}/{name}", folder.trim_end_matches('/'), pod.uid);
             (Some(socket("events")), Some(socket("replay")))
@@ -186,6 +202,17 @@ mod tests {
             engines.iter().map(|it| it.engine.events.as_ref().unwrap().replay.as_deref()).collect();
         assert_eq!(replays, [Some("tcp://10.0.0.1:5567"), Some("tcp://10.0.0.1:5568")], "{shown:?}");
         assert!(engines.iter().all(|it| it.engine.rank_by_header && it.uid == "u1"));
+        let two = Members { ports: vec![8000, 8001], ..members.clone() };
+        let ports = EventsEntry { port: Some(5557), replay_port: Some(5567), ipc: None };
+        let (engines, _) =
+            wanted(&two, &KubernetesEntry { events: Some(ports), ..KubernetesEntry::default() });
+        let sockets = engines.iter().map(|it| it.engine.events.as_ref().unwrap().source.clone());
+        let at = |port: u16| crate::config::Source::Subscribe(format!("tcp://10.0.0.1:{port}"));
+        assert_eq!(sockets.collect::<Vec<_>>(), [at(5557), at(5558)], "no two have one socket");
+        let ipc = EventsEntry { ipc: Some("/run/kvpick".to_owned()), ..EventsEntry::default() };
+        let (engines, shown) =
+            wanted(&two, &KubernetesEntry { events: Some(ipc), ..KubernetesEntry::default() });
+        assert!(engines.iter().all(|it| it.engine.events.is_none()), "{shown:?}");
         let ipc = EventsEntry { ipc: Some("/run/kvpick/".to_owned()), ..EventsEntry::default() };
         let (engines, _) = of(&KubernetesEntry { events: Some(ipc), ..KubernetesEntry::default() });
         let events = engines[0].engine.events.as_ref().unwrap();

@@ -75,7 +75,7 @@ fn failure(code: u16, status: &Value) -> Response {
 }
 
 fn answer(store: Arc<Store>, kind: Kind, namespace: String, asked: Asked) -> Response {
-    if let Some(refusal) = store.faults().refuse {
+    if let Some(refusal) = store.refusal() {
         return failure(refusal.code(), &refusal.status());
     }
     if let Err(why) = selector::matches(&Value::Null, &asked.label_selector, &asked.field_selector) {

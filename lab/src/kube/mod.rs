@@ -91,6 +91,12 @@ impl Cluster {
         self.store.set_faults(faults);
     }
 
+    /// Requests refused so far.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.store.refused()
+    }
+
     /// Lists answered, and watches begun, so far.
     #[must_use]
     pub fn requests(&self) -> (u64, u64) {

@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::faults::Faults;
+use super::faults::{Faults, Refusal};
 
 /// A kind of object.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -49,6 +49,7 @@ struct Inner {
     faults: Faults,
     lists: u64,
     watches: u64,
+    refused: u64,
 }
 
 #[derive(Debug)]
@@ -165,6 +166,17 @@ impl Store {
     pub(super) fn take_once(&self) -> (bool, bool) {
         let mut inner = self.lock();
         (std::mem::take(&mut inner.faults.cut_once), std::mem::take(&mut inner.faults.gone_once))
+    }
+
+    /// What refuses all requests now, counted.
+    pub(super) fn refusal(&self) -> Option<Refusal> {
+        let mut inner = self.lock();
+        inner.refused += u64::from(inner.faults.refuse.is_some());
+        inner.faults.refuse
+    }
+
+    pub(super) fn refused(&self) -> u64 {
+        self.lock().refused
     }
 
     pub(super) fn requests(&self) -> (u64, u64) {

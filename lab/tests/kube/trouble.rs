@@ -118,6 +118,38 @@ async fn a_server_that_refuses_is_asked_again_and_what_is_known_stands() {
 }
 
 #[tokio::test]
+async fn a_problem_that_is_over_is_told_though_nothing_happens() {
+    let (cluster, mut heard) = followed(30).await;
+    cluster.set_faults(Faults { refuse: Some(Refusal::Internal), ..Faults::default() });
+    cluster.restart();
+    until_problem(&mut heard, Some("pods can't be followed")).await;
+    // Asked again and again, it stays: it does not come and go.
+    let refused = cluster.refused();
+    let again = async || if refused + 2 < cluster.refused() { Ok(()) } else { Err("asked again".to_owned()) };
+    tokio::select! {
+        asked = kvpick_lab::rig::wait::until("it to be asked again", kvpick_lab::rig::wait::LONG, again) => asked.unwrap(),
+        _ = heard.wait_for(|it| it.problem.is_none()) => panic!("it is told to be well, and is not"),
+    }
+    cluster.set_faults(Faults::default());
+    until_problem(&mut heard, None).await;
+    assert_eq!(shown(&heard.borrow()).unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_pool_that_makes_no_sense_is_not_told_to_be_missing() {
+    let cluster = Cluster::start().await.unwrap();
+    cluster.apply(Kind::Pool, kvpick_lab::kube::pool("inference", "engines", &json!({}), &[8000]));
+    let mut heard = started(&cluster, of_pool(), None, 30);
+    until_problem(&mut heard, Some("matchLabels")).await;
+    // Listed anew it is told again.
+    cluster.restart();
+    let lists = cluster.requests().0;
+    let listed = async || if lists < cluster.requests().0 { Ok(()) } else { Err("no new list".to_owned()) };
+    kvpick_lab::rig::wait::until("a new list", kvpick_lab::rig::wait::LONG, listed).await.unwrap();
+    until_problem(&mut heard, Some("matchLabels")).await;
+}
+
+#[tokio::test]
 async fn without_the_crd_it_is_said_what_to_do() {
     let cluster = Cluster::start().await.unwrap();
     cluster.set_faults(Faults { refuse: Some(Refusal::NotFound), ..Faults::default() });

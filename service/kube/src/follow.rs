@@ -7,10 +7,7 @@ use k8s_openapi::api::core::v1;
 use kube::{
     Api, Client,
     core::DynamicObject,
-    runtime::{
-        WatchStreamExt as _,
-        watcher::{self, Event, watcher},
-    },
+    runtime::watcher::{self, Event, watcher},
 };
 use tokio::sync::watch;
 
@@ -115,7 +112,7 @@ pub struct State {
 
 type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<Event<K>>> + Send>>;
 
-/// Tells of those pods until nobody listens any more. Errors are tried again, with a growing pause of at most 30 s.
+/// Tells of those pods until nobody listens any more. After errors it is tried again, with growing pauses of at most 30 s.
 pub async fn follow(client: Client, source: Source, told: watch::Sender<State>) {
     let namespace = source.namespace.clone().unwrap_or_else(|| client.default_namespace().to_owned());
     let mut follower = Follower::new(&client, &source, &namespace);
@@ -156,12 +153,17 @@ struct Follower<'a> {
     namespace: &'a str,
     pools: Option<Events<DynamicObject>>,
     pods: Option<Events<v1::Pod>>,
+    /// Before each is asked again after an error.
+    pauses: (Pause, Pause),
     /// The pool: not known, not there, or there.
     pool: Option<Option<Pool>>,
-    /// During a new list, whether it had the pool.
+    /// During a new list, the pool and what is wrong with it.
     listed_pool: Option<Pool>,
+    listed_problem: Option<String>,
     /// By uid.
     known: BTreeMap<String, Pod>,
+    /// The ports of those.
+    ports: Vec<u16>,
     listed: BTreeMap<String, Pod>,
     is_whole: bool,
     pool_problem: Option<String>,
@@ -176,9 +178,12 @@ impl<'a> Follower<'a> {
             namespace,
             pools: None,
             pods: None,
+            pauses: (Pause::default(), Pause::default()),
             pool: None,
             listed_pool: None,
+            listed_problem: None,
             known: BTreeMap::new(),
+            ports: Vec::new(),
             listed: BTreeMap::new(),
             is_whole: false,
             pool_problem: None,
@@ -197,7 +202,7 @@ impl<'a> Follower<'a> {
         let Which::Pool { name, group } = &self.source.which else { return None };
         let api = Api::namespaced_with(self.client.clone(), self.namespace, &pool::resource(group));
         let config = self.config().fields(&format!("metadata.name={name}"));
-        Some(watcher(api, config).default_backoff().boxed())
+        Some(watcher(api, config).boxed())
     }
 
     fn pod_events(&self) -> Option<Events<v1::Pod>> {
@@ -207,7 +212,7 @@ impl<'a> Follower<'a> {
         if let Some(node) = &self.source.node {
             config = config.fields(&format!("spec.nodeName={node}"));
         }
-        Some(watcher(api, config).default_backoff().boxed())
+        Some(watcher(api, config).boxed())
     }
 
     fn config(&self) -> watcher::Config {
@@ -215,42 +220,39 @@ impl<'a> Follower<'a> {
     }
 
     fn on_pool(&mut self, event: watcher::Result<Event<DynamicObject>>) {
-        self.pool_problem = None;
         match event {
-            Ok(Event::Init) => self.listed_pool = None,
-            Ok(Event::InitApply(object)) => {
-                if let Some(pool) = self.read_pool(&object) {
-                    self.listed_pool = Some(pool);
-                } else if let Some(Some(before)) = &self.pool {
-                    // It is there and makes no sense: what it said before stands.
-                    self.listed_pool = Some(before.clone());
+            Ok(Event::Init) => (self.listed_pool, self.listed_problem) = (None, None),
+            Ok(Event::InitApply(object)) => match Pool::read(&object) {
+                Ok(pool) => self.listed_pool = Some(pool),
+                Err(why) => {
+                    // What it said before stands.
+                    self.listed_pool = self.pool.clone().flatten();
+                    self.listed_problem = Some(makes_no_sense(&why));
                 }
-            }
+            },
             Ok(Event::InitDone) => {
+                self.pauses.0 = Pause::default();
+                self.pool_problem = self.listed_problem.take();
                 let listed = self.listed_pool.take();
                 self.set_pool(listed);
             }
             Ok(Event::Apply(object)) => {
-                if let Some(pool) = self.read_pool(&object) {
+                let read = Pool::read(&object);
+                self.pool_problem = read.as_ref().err().map(|why| makes_no_sense(why));
+                if let Ok(pool) = read {
                     self.set_pool(Some(pool));
                 }
             }
-            Ok(Event::Delete(_)) => self.set_pool(None),
+            Ok(Event::Delete(_)) => {
+                self.pool_problem = None;
+                self.set_pool(None);
+            }
             Err(error) => {
                 self.pool_problem = Some(problem(&error, "inferencepools", self.namespace));
-                if has_lost_its_place(&error) {
-                    self.pools = self.pool_events().map(later);
-                }
+                let pause = self.pauses.0.take();
+                self.pools = self.pool_events().map(|it| later(it, pause));
             }
         }
-    }
-
-    fn read_pool(&mut self, object: &DynamicObject) -> Option<Pool> {
-        let read = Pool::read(object);
-        if let Err(why) = &read {
-            self.pool_problem = Some(format!("the InferencePool makes no sense: {why}"));
-        }
-        read.ok()
     }
 
     /// What the pool says now. Pods are asked for anew only where others are meant.
@@ -263,17 +265,23 @@ impl<'a> Follower<'a> {
         }
         let now = selector(&self.pool);
         if now == before {
+            // Of the same pods; those of other pods count with them.
+            self.ports = self.said_ports();
             return;
         }
         self.pods = self.pod_events();
+        self.pauses.1 = Pause::default();
         self.pod_problem = None;
         if self.pods.is_none() {
             self.known.clear();
         }
     }
 
+    fn said_ports(&self) -> Vec<u16> {
+        self.pool.iter().flatten().next().map_or_else(Vec::new, |it| it.ports.clone())
+    }
+
     fn on_pod(&mut self, event: watcher::Result<Event<v1::Pod>>) {
-        self.pod_problem = None;
         match event {
             Ok(Event::Init) => self.listed.clear(),
             Ok(Event::InitApply(pod)) => {
@@ -281,7 +289,10 @@ impl<'a> Follower<'a> {
                 self.listed.extend(pod.map(|it| (it.uid.clone(), it)));
             }
             Ok(Event::InitDone) => {
+                self.pauses.1 = Pause::default();
+                self.pod_problem = None;
                 self.known = std::mem::take(&mut self.listed);
+                self.ports = self.said_ports();
                 self.is_whole = true;
             }
             Ok(Event::Apply(pod)) => {
@@ -293,9 +304,8 @@ impl<'a> Follower<'a> {
             }
             Err(error) => {
                 self.pod_problem = Some(problem(&error, "pods", self.namespace));
-                if has_lost_its_place(&error) {
-                    self.pods = self.pod_events().map(later);
-                }
+                let pause = self.pauses.1.take();
+                self.pods = self.pod_events().map(|it| later(it, pause));
             }
         }
     }
@@ -309,9 +319,9 @@ impl<'a> Follower<'a> {
             )),
             _ => None,
         };
-        let ports = self.pool.iter().flatten().next().map_or_else(Vec::new, |it| it.ports.clone());
-        let members = (self.is_whole || is_deleted)
-            .then(|| Arc::new(Members { pods: self.known.values().cloned().collect(), ports }));
+        let members = (self.is_whole || is_deleted).then(|| {
+            Arc::new(Members { pods: self.known.values().cloned().collect(), ports: self.ports.clone() })
+        });
         State {
             members,
             problem: self.pool_problem.clone().or_else(|| self.pod_problem.clone()).or_else(missing),
@@ -319,18 +329,38 @@ impl<'a> Follower<'a> {
     }
 }
 
-/// Before a list is asked for again because a watch could not go on.
-const RELIST_AFTER: Duration = Duration::from_millis(500);
+/// How long to wait before a list is asked for again. Every error ends in a new list, though a watch might go on where it was:
+/// the library tells nothing when one does, so that it could not be said that all is well again; and where a watch can't begin
+/// because what happened since is forgotten (410), it asks for the same for ever.
+#[derive(Clone, Copy, Debug)]
+struct Pause(Duration);
 
-/// Whether a watch can't begin where the last one ended, since what happened since is forgotten ("410 Gone"). The library
-/// lists anew where it is told so in the middle of a watch, and else asks for the same for ever.
-fn has_lost_its_place(error: &watcher::Error) -> bool {
-    matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
+/// The first pause, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
+
+impl Default for Pause {
+    fn default() -> Self {
+        Self(PAUSES.0)
+    }
 }
 
-fn later<K: Send + 'static>(events: Events<K>) -> Events<K> {
-    let pause = futures::stream::once(tokio::time::sleep(RELIST_AFTER)).filter_map(async |()| None);
+impl Pause {
+    /// The next one: twice the last, less up to a half, as many clients may have lost one server.
+    fn take(&mut self) -> Duration {
+        let longest = self.0;
+        self.0 = (longest * 2).min(PAUSES.1);
+        let dice = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), 0) % 1_024;
+        longest - longest * u32::try_from(dice).unwrap_or(0) / 2_048
+    }
+}
+
+fn later<K: Send + 'static>(events: Events<K>, pause: Duration) -> Events<K> {
+    let pause = futures::stream::once(tokio::time::sleep(pause)).filter_map(async |()| None);
     pause.chain(events).boxed()
+}
+
+fn makes_no_sense(why: &str) -> String {
+    format!("the InferencePool makes no sense: {why}")
 }
 
 /// What an error means for people.
@@ -353,5 +383,22 @@ fn problem(error: &watcher::Error, plural: &str, namespace: &str) -> String {
             "the API server has no {plural}; install the CRDs of the Gateway API Inference Extension, or use a selector"
         ),
         _ => format!("{plural} can't be followed, and what is known of them may be old: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound() {
+        let mut pause = Pause::default();
+        let mut longest = PAUSES.0;
+        for _ in 0..12 {
+            let taken = pause.take();
+            assert!(longest / 2 <= taken && taken <= longest, "{taken:?} of {longest:?}");
+            longest = (longest * 2).min(PAUSES.1);
+        }
+        assert_eq!(longest, PAUSES.1);
     }
 }
