@@ -3,7 +3,7 @@
 use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
-use http_body_util::{BodyExt as _, Full, StreamBody, combinators::BoxBody};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::{
     Request, Response,
     body::{Frame, Incoming},
@@ -56,8 +56,9 @@ async fn answer(
             if sender.send(event("data: {}\n\n")).await.is_err() {
                 return;
             }
+            let may_end = async { go_on.wait_for(|it| *it).await.is_ok() };
             tokio::select! {
-                _ = go_on.wait_for(|it| *it) => drop(sender.send(event(LAST)).await),
+                true = may_end => drop(sender.send(event(LAST)).await),
                 () = sender.closed() => {}
             }
         });

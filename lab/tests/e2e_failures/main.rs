@@ -38,11 +38,13 @@ async fn post(setup: &Setup, mode: Mode, open: bool) -> Got {
     match http.post(url).body(body).send().await {
         Err(error) if error.is_timeout() => Got::Nothing,
         Err(error) => panic!("{mode:?} {open}: {error:?}"),
-        Ok(answer) => match answer.headers().get("x-length").map(|it| it.to_str().unwrap().parse()) {
-            Some(Ok(it)) if it == length => Got::Answer,
-            Some(_) => Got::Bodiless,
-            None => Got::Status(answer.status().as_u16()),
-        },
+        Ok(answer) => {
+            match answer.headers().get("x-length").map(|it| it.to_str().unwrap().parse::<usize>()) {
+                Some(Ok(it)) if it == length => Got::Answer,
+                Some(_) => Got::Bodiless,
+                None => Got::Status(answer.status().as_u16()),
+            }
+        }
     }
 }
 
