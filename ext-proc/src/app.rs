@@ -46,8 +46,11 @@ use crate::{
 /// How long a shutdown waits for requests under way before it cuts them.
 const GRACE: Duration = Duration::from_secs(25);
 
-/// A gRPC message holds a whole body in `BUFFERED` mode; this is for what is around it.
+/// A gRPC message holds a whole body in `BUFFERED` mode, or as much of one as has come; this is for what is around it.
 const MESSAGE_OVERHEAD: usize = 1 << 20;
+
+/// Bodies of this size are taken in and given back, also where only smaller ones are looked at.
+const LEAST_BODY: usize = 64 << 20;
 
 /// An agent's messages stay below 64 KiB but for a description of a replica with a thousand adapters.
 const MOST_FEED_MESSAGE: usize = 16 << 20;
@@ -159,7 +162,7 @@ impl App {
             evidence_header: config.evidence_header,
             conformance: config.conformance,
         };
-        let most = config.max_body_bytes + MESSAGE_OVERHEAD;
+        let most = config.max_body_bytes.max(LEAST_BODY) + MESSAGE_OVERHEAD;
         let picker = Picker::new(Arc::clone(&shared), decider, settings, config.pins.header(), drain.clone());
         let picker = if config.leave_after_request { picker.leaving(rate) } else { picker };
         let picker = messages::Server::new(picker, most);

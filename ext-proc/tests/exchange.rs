@@ -385,7 +385,7 @@ fn the_example_configuration_has_every_field_at_its_default_unless_said_otherwis
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_is_not_looked_at_still_goes_to_a_replica_of_its_model() {
     let app = start("  - {address: 127.0.0.1:8001, node: a, models: [other]}\nmax_body_bytes: 1024\n").await;
-    let body = format!(r#"{{"model": "other", "prompt": "{}"}}"#, "x".repeat(5_000));
+    let body = format!(r#"{{"model": "other", "prompt": "{}"}}"#, "x".repeat(3 << 20));
     for mode in [BodySendMode::Buffered, BodySendMode::FullDuplexStreamed, BodySendMode::BufferedPartial] {
         for _ in 0..4 {
             let mut exchange = Exchange::open(&app).await;

@@ -98,8 +98,8 @@ pub struct Config {
     /// Envoy's cluster is of type `ORIGINAL_DST`, which takes no list.
     #[serde(default = "default_destinations")]
     pub destinations: usize,
-    /// Largest request body that is looked at, in bytes; a larger one is balanced by load. At least as large as
-    /// Envoy's `request_body_buffer_limit`.
+    /// Largest request body that is looked at, in bytes; a larger one is balanced by load. Messages of Envoy's are taken up to
+    /// this and 1 MiB, or 65 MiB: where its `request_body_buffer_limit` is larger than 64 MiB, so must this be.
     #[serde(default = "default_max_body_bytes")]
     pub max_body_bytes: usize,
     /// Threads that render, tokenize and hash prompts; 0 for one per core.
