@@ -59,10 +59,8 @@ async fn one(gateway: SocketAddr, size: usize, answer: &str, number: usize) -> R
     }
 }
 
-async fn run() -> BTreeMap<String, Vec<String>> {
-    let scratch = Scratch::new("chain").unwrap();
-    let folder = scratch.path();
-    let engine = engine::start(Arc::default()).await;
+/// kvpick before an engine, and where it listens.
+async fn picker(folder: &Path, engine: SocketAddr) -> (Program, SocketAddr) {
     let picker = ports::free().unwrap();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let replica =
@@ -79,6 +77,14 @@ async fn run() -> BTreeMap<String, Vec<String>> {
     let mut server = Program::server("kvpick", folder, &config).unwrap();
     server.start().await.unwrap();
     server.ready().await.unwrap();
+    (server, picker)
+}
+
+async fn run() -> BTreeMap<String, Vec<String>> {
+    let scratch = Scratch::new("chain").unwrap();
+    let folder = scratch.path();
+    let engine = engine::start(Arc::default()).await;
+    let (_server, picker) = picker(folder, engine).await;
     let log = folder.join("envoy.access.log");
     let config = envoy_config(picker, engine, &log);
     let envoy = Envoy::start_config(&tools::envoy().unwrap(), "envoy", folder, &config, log).await.unwrap();
@@ -107,26 +113,36 @@ async fn run() -> BTreeMap<String, Vec<String>> {
     wrong
 }
 
-fn envoy_config(picker: SocketAddr, engine: SocketAddr, log: &Path) -> Value {
-    let mut config = Mode::Buffered.config().unwrap();
-    let address =
-        |it: SocketAddr| json!({"socket_address": {"address": it.ip().to_string(), "port_value": it.port()}});
+fn address(it: SocketAddr) -> Value {
+    json!({"socket_address": {"address": it.ip().to_string(), "port_value": it.port()}})
+}
+
+/// A shipped config with those addresses.
+fn shipped(mode: Mode, picker: SocketAddr, engine: SocketAddr, log: &Path) -> Value {
+    let mut config = mode.config().unwrap();
     let any = address("127.0.0.1:0".parse().unwrap());
     config["admin"]["address"] = any.clone();
+    let listener = &mut config["static_resources"]["listeners"][0];
+    listener["address"] = any;
+    let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
+    manager["access_log"][0]["typed_config"]["path"] = json!(log);
     for cluster in config["static_resources"]["clusters"].as_array_mut().unwrap() {
         let host = if cluster["name"] == "picker" { picker } else { engine };
         let endpoints = &mut cluster["load_assignment"]["endpoints"][0]["lb_endpoints"];
         *endpoints = json!([{"endpoint": {"address": address(host)}}]);
     }
-    let shipped = config["static_resources"]["listeners"][0].clone();
+    config
+}
+
+fn envoy_config(picker: SocketAddr, engine: SocketAddr, log: &Path) -> Value {
+    let mut config = shipped(Mode::Buffered, picker, engine, log);
+    let plain = config["static_resources"]["listeners"][0].clone();
     let mut listeners = Vec::new();
     for first in MODES {
         for second in MODES {
-            let mut listener = shipped.clone();
+            let mut listener = plain.clone();
             listener["name"] = json!(name(first, second));
-            listener["address"] = any.clone();
             let manager = &mut listener["filter_chains"][0]["filters"][0]["typed_config"];
-            manager["access_log"][0]["typed_config"]["path"] = json!(log);
             let filters = manager["http_filters"].as_array_mut().unwrap();
             let at = filters.iter().position(|it| it["name"] == "picker").unwrap();
             let made = [("picker", first), ("second", second)].map(|(name, modes)| {
@@ -157,4 +173,60 @@ fn envoy_config(picker: SocketAddr, engine: SocketAddr, log: &Path) -> Value {
 async fn all_of_a_request_and_of_its_answer_pass_through_two_pickers() {
     let wrong = run().await;
     assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// An engine that reads no compressed bodies gets plain ones, and kvpick sees them as it does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_decompressor_may_stand_before_it() {
+    for mode in [Mode::Buffered, Mode::FullDuplex] {
+        let scratch = Scratch::new(&format!("decompressor-{mode:?}")).unwrap();
+        let engine = engine::start(Arc::default()).await;
+        let (server, picker) = picker(scratch.path(), engine).await;
+        let log = scratch.path().join("envoy.access.log");
+        let mut config = shipped(mode, picker, engine, &log);
+        let manager =
+            &mut config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"];
+        let filters = manager["http_filters"].as_array_mut().unwrap();
+        let at = filters.iter().position(|it| it["name"] == "picker").unwrap();
+        filters[at]["typed_config"]["message_timeout"] = json!("20s");
+        let kind = |name: &str| format!("type.googleapis.com/envoy.extensions.{name}");
+        filters.insert(
+            at,
+            json!({"name": "decompressor", "typed_config": {
+                "@type": kind("filters.http.decompressor.v3.Decompressor"),
+                "decompressor_library": {"name": "gzip", "typed_config": {
+                    "@type": kind("compression.gzip.decompressor.v3.Gzip")}},
+                "response_direction_config": {"common_config": {"enabled": {
+                    "default_value": false, "runtime_key": "no_answers"}}}}}),
+        );
+        let envoy = Envoy::start_config(&tools::envoy().unwrap(), "envoy", scratch.path(), &config, log)
+            .await
+            .unwrap();
+        let http = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(60)).build().unwrap();
+        let url = format!("http://{}/v1/completions", envoy.listener());
+        for size in [8, 2_000, 100_000, 3 << 20] {
+            // Envoy takes what grows a hundredfold for an attack (max_inflate_ratio).
+            let prompt: String =
+                (0..size as u64 / 8).map(|it| format!("{:07} ", it * 7_919 % 9_999_991)).collect();
+            let body = format!("{{\"model\":\"m\",\"prompt\":\"{prompt}\"}}").into_bytes();
+            let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            std::io::Write::write_all(&mut packed, &body).unwrap();
+            let request = http.post(&url).header("content-encoding", "gzip").header("x-answer", "Small");
+            let came = request.body(packed.finish().unwrap()).send().await.unwrap();
+            let told = told(came.headers()).unwrap_or_else(|| panic!("{mode:?}, {size}: {}", came.status()));
+            assert_eq!(
+                (&told["digest"], &told["encoding"]),
+                (&json!(digest(&body)), &Value::Null),
+                "{mode:?}, {size}"
+            );
+        }
+        // The model was seen, and who serves it; only its tokenizer is not here.
+        let metrics = server.metrics().await.unwrap();
+        let reasons = metrics.by("kvpick_decisions_total", "reason");
+        assert!(
+            !reasons.contains_key("encoding_unknown") && !reasons.contains_key("bad_request"),
+            "{reasons:?}"
+        );
+        assert_eq!(metrics.sum("kvpick_picks_total", &[]), 4.0, "{reasons:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! What a client sees when kvpick or an engine fails, in each mode of bodies, with Envoy failing open and closed.
 //!
-//! The outcomes are Envoy's: of 1.40 and 1.36 alike, where a row does not say otherwise.
+//! The outcomes are Envoy's: of 1.40 and 1.36 alike, but where a row says otherwise.
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
 mod engine;
@@ -62,17 +62,18 @@ async fn stream(setup: &mut Setup, mode: Mode, open: bool, fail: impl AsyncFnOnc
     rest.is_ok_and(|it| it.concat() == engine::LAST.as_bytes())
 }
 
-const MODES: [Mode; 4] = [Mode::None, Mode::Streamed, Mode::Buffered, Mode::FullDuplex];
+const MODES: [Mode; 5] =
+    [Mode::None, Mode::Streamed, Mode::Buffered, Mode::BufferedPartial, Mode::FullDuplex];
 
-async fn all(setup: &Setup, wanted: impl Fn(Mode, bool) -> Got) {
+async fn all(setup: &Setup, wanted: impl Fn(Mode, bool) -> &'static [Got]) {
+    // All at a time: a connection that Envoy gives up after some seconds would else end whatever is on it by then.
+    let rows = MODES.into_iter().flat_map(|mode| [(mode, true), (mode, false)]);
+    let posts = rows.map(|(mode, open)| async move { (mode, open, post(setup, mode, open).await) });
     let mut wrong = Vec::new();
-    for mode in MODES {
-        for open in [true, false] {
-            let got = post(setup, mode, open).await;
-            let want = wanted(mode, open);
-            if got != want {
-                wrong.push(format!("{mode:?}, open: {open}: {got:?}, not {want:?}"));
-            }
+    for (mode, open, got) in futures::future::join_all(posts).await {
+        let want = wanted(mode, open);
+        if !want.contains(&got) {
+            wrong.push(format!("{mode:?}, open: {open}: {got:?}, not {want:?}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -81,20 +82,21 @@ async fn all(setup: &Setup, wanted: impl Fn(Mode, bool) -> Got) {
 async fn run(oldest: bool) {
     let scratch = Scratch::new(if oldest { "failures-oldest" } else { "failures" }).unwrap();
     let mut setup = Setup::start(scratch.path(), oldest).await;
-    all(&setup, |_, _| Got::Answer).await;
+    all(&setup, |_, _| &[Got::Answer]).await;
 
     // Frozen: connections stand, and nothing is answered. Envoy waits for message_timeout, but where the body goes through
-    // kvpick it has no clock: there its keepalive on the connection notices.
+    // kvpick 1.40 has no clock: there its keepalive on the connection notices. 1.36 has one, at times.
     setup.server.process().unwrap().stop().unwrap();
     all(&setup, |mode, open| match (mode, open) {
-        (Mode::FullDuplex, _) => Got::Status(500),
-        (_, true) => Got::Answer,
-        (_, false) => Got::Status(504),
+        (Mode::FullDuplex, _) if oldest => &[Got::Status(500), Got::Status(504)],
+        (Mode::FullDuplex, _) => &[Got::Status(500)],
+        (_, true) => &[Got::Answer],
+        (_, false) => &[Got::Status(504)],
     })
     .await;
     setup.server.process().unwrap().cont().unwrap();
     setup.asks_again().await;
-    all(&setup, |_, _| Got::Answer).await;
+    all(&setup, |_, _| &[Got::Answer]).await;
 
     // Killed while answers run: only where Envoy fails open, and does not pass the body, do they come to their end.
     for mode in MODES {
@@ -115,12 +117,12 @@ async fn run(oldest: bool) {
     setup.kill().await;
     all(&setup, |mode, open| match (mode, open) {
         // What has begun to go to kvpick can't be had back.
-        (Mode::FullDuplex, _) | (_, false) => Got::Status(500),
-        (_, true) => Got::Answer,
+        (Mode::FullDuplex, _) | (_, false) => &[Got::Status(500)],
+        (_, true) => &[Got::Answer],
     })
     .await;
     setup.restart().await;
-    all(&setup, |_, _| Got::Answer).await;
+    all(&setup, |_, _| &[Got::Answer]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -20,6 +20,7 @@ pub(crate) enum Mode {
     None,
     Streamed,
     Buffered,
+    BufferedPartial,
     FullDuplex,
 }
 
@@ -29,6 +30,7 @@ impl Mode {
             Self::None => "NONE",
             Self::Streamed => "STREAMED",
             Self::Buffered => "BUFFERED",
+            Self::BufferedPartial => "BUFFERED_PARTIAL",
             Self::FullDuplex => "FULL_DUPLEX_STREAMED",
         }
     }
