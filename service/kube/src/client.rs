@@ -12,14 +12,14 @@ const CONNECT: Duration = Duration::from_secs(5);
 pub enum ClientError {
     /// Neither a service account's files nor a kubeconfig.
     #[error(
-        "no Kubernetes API server is known: {0}; run in a pod with a service account, or set KUBECONFIG to a file that names one"
+        "no Kubernetes API server is known; run in a pod with a service account, or set KUBECONFIG to a file that names one"
     )]
     Unknown(#[from] kube::config::InferConfigError),
     /// A URL that is none.
     #[error("{0} is no URL of a Kubernetes API server")]
     Url(String),
     /// What they say is of no use.
-    #[error("the Kubernetes API server can't be asked: {0}")]
+    #[error("the Kubernetes API server can't be asked")]
     Useless(#[from] kube::Error),
 }
 
