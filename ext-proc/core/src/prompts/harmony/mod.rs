@@ -6,6 +6,7 @@
 
 mod chat;
 mod message;
+mod numbers;
 mod preamble;
 mod responses;
 mod typescript;

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::{bad, preamble::Function};
+use super::{bad, numbers, preamble::Function};
 use crate::{
     prompts::{PromptError, python::dumps::dumps},
     request::json::{Json, Object},
@@ -50,7 +50,9 @@ fn as_renderer_reads(schema: &Object) -> Result<Value, PromptError> {
         return Err(bad("tools", "a schema is nested too deep"));
     }
     let problem = "a number in a schema is not finite";
-    serde_json::from_str(&dumps(schema)).map_err(|_| bad("tools", problem))
+    let mut read = serde_json::from_str(&dumps(schema)).map_err(|_| bad("tools", problem))?;
+    numbers::mend(&mut read, schema);
+    Ok(Value::Object(read))
 }
 
 /// Whether a value nests no deeper than so many levels.
