@@ -136,7 +136,7 @@ async fn kvpick_fails_behind_the_oldest_envoy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn more_requests_than_it_can_think_about_go_by_load() {
+async fn of_a_crowd_of_requests_none_is_lost() {
     let scratch = Scratch::new("failures-overload").unwrap();
     let setup = Setup::start(scratch.path(), false).await;
     for mode in [Mode::Buffered, Mode::FullDuplex] {
