@@ -3,6 +3,7 @@
 
 pub(crate) mod endpoints;
 mod kubernetes;
+mod mistakes;
 mod tls;
 mod words;
 
@@ -18,6 +19,7 @@ use kvpick_service::logs::LogConfig;
 use serde::{Deserialize, Serialize};
 
 pub use kubernetes::{EventsEntry, KubernetesEntry};
+pub use mistakes::{Mistake, Mistakes};
 pub use tls::TlsEntry;
 pub use words::{CopiesWord, Switch, TierWeights};
 
@@ -168,7 +170,7 @@ impl EventsConfig {
         replay: Option<String>,
         topic: String,
     ) -> Result<Self, Mistakes> {
-        let mut mistakes = Mistakes(Vec::new());
+        let mut mistakes = Mistakes::default();
         if subscribe.as_deref() == Some(DISCOVER) {
             mistakes.add("record.subscribe", "there is no API to ask; give the endpoint itself");
         }
@@ -190,21 +192,6 @@ pub enum Source {
     Discover,
 }
 
-/// One thing that is wrong, with its field and what to do.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Mistake {
-    /// As a path: `engines[1].listen`.
-    pub field: String,
-    /// What is wrong, and the remedy.
-    pub what: String,
-}
-
-impl std::fmt::Display for Mistake {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: {}", self.field, self.what)
-    }
-}
-
 impl File {
     /// Checks everything that types do not.
     ///
@@ -212,7 +199,7 @@ impl File {
     ///
     /// All mistakes, in the order of the file.
     pub fn check(self) -> Result<Config, Vec<Mistake>> {
-        let mut mistakes = Mistakes(Vec::new());
+        let mut mistakes = Mistakes::default();
         if self.node.trim().is_empty() {
             let what =
                 "is empty; write this node's name as the servers' configuration has it, or set KVPICK_NODE";
@@ -292,7 +279,7 @@ impl EngineEntry {
     ///
     /// All mistakes.
     pub fn engines(&self) -> Result<Vec<EngineConfig>, Mistakes> {
-        let mut mistakes = Mistakes(Vec::new());
+        let mut mistakes = Mistakes::default();
         let mut engines = self.check("pod", &mut mistakes);
         let ranks = u32::try_from(engines.len()).unwrap_or(1);
         engines.iter_mut().for_each(|it| it.ranks = ranks);
@@ -371,23 +358,6 @@ const DISCOVER: &str = "discover";
 
 /// Most data-parallel ranks of an entry.
 const MOST_RANKS: u32 = 1_024;
-
-/// All that is wrong.
-#[derive(Debug)]
-pub struct Mistakes(Vec<Mistake>);
-
-impl std::fmt::Display for Mistakes {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let lines: Vec<_> = self.0.iter().map(Mistake::to_string).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
-impl Mistakes {
-    fn add(&mut self, field: &str, what: impl Into<String>) {
-        self.0.push(Mistake { field: field.to_owned(), what: what.into() });
-    }
-}
 
 /// `host:port`, where the host is a name, an IPv4 address or an IPv6 address in brackets.
 pub(crate) fn host_and_port(text: &str) -> Option<(&str, u16)> {

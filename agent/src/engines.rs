@@ -40,13 +40,20 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Ends what follows it, and forgets it.
-    pub(crate) async fn end(self) {
+    /// Ends what follows it. What is known of it stays, for the file that the agent's next run begins with, and for servers,
+    /// who hear that it is gone only when it is.
+    pub(crate) async fn stop(self) {
         self.drain.start();
         if !self.drain.finished(GRACE).await {
             tracing::warn!(running = ?self.drain.running(), "an engine's tasks have not ended in time");
         }
-        self.shared.remove_engine(self.handle);
+    }
+
+    /// The same for one that is gone: it is forgotten.
+    pub(crate) async fn end(self) {
+        let (shared, handle) = (Arc::clone(&self.shared), self.handle);
+        self.stop().await;
+        shared.remove_engine(handle);
     }
 }
 
@@ -109,6 +116,7 @@ impl Engines {
         ready: &Ready,
         drain: Drain,
     ) -> anyhow::Result<()> {
+        self.shared.add_engine(handle);
         let discovery = opened.as_ref().and_then(|it| it.target.clone()).map(Discovery::new);
         let events = opened.map(Opened::run).transpose().context("a thread for an engine's events")?;
         let tasks = self.tasks.with(drain.clone());

@@ -90,10 +90,17 @@ impl Shared {
         Self { state: Mutex::new(state), news: watch::channel(()).0, engines: Mutex::default() }
     }
 
-    /// What wakes an engine's tasks; there once either is asked for.
-    fn wakers(&self, handle: Handle) -> Arc<Wakers> {
-        let mut engines = self.engines.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(engines.entry(handle).or_default())
+    fn wakers(&self) -> MutexGuard<'_, BTreeMap<Handle, Arc<Wakers>>> {
+        self.engines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wakers_of(&self, handle: Handle) -> Option<Arc<Wakers>> {
+        self.wakers().get(&handle).cloned()
+    }
+
+    /// An engine's tasks are about to begin, and can be woken from now on.
+    pub(crate) fn add_engine(&self, handle: Handle) {
+        self.wakers().entry(handle).or_default();
     }
 
     /// Forgets an engine whose tasks have ended.
@@ -104,7 +111,7 @@ impl Shared {
         state.discovered.remove(&handle);
         state.files.remove(&handle);
         drop(state);
-        self.engines.lock().unwrap_or_else(PoisonError::into_inner).remove(&handle);
+        self.wakers().remove(&handle);
         self.ring();
     }
 
@@ -125,19 +132,29 @@ impl Shared {
     }
 
     pub(crate) fn wake_driver(&self, handle: Handle) {
-        self.wakers(handle).driver.notify_one();
+        if let Some(it) = self.wakers_of(handle) {
+            it.driver.notify_one();
+        }
     }
 
     pub(crate) fn wake_scraper(&self, handle: Handle) {
-        self.wakers(handle).scraper.notify_one();
+        if let Some(it) = self.wakers_of(handle) {
+            it.scraper.notify_one();
+        }
     }
 
     pub(crate) async fn driver_woken(&self, handle: Handle) {
-        self.wakers(handle).driver.notified().await;
+        match self.wakers_of(handle) {
+            Some(it) => it.driver.notified().await,
+            None => std::future::pending().await,
+        }
     }
 
     pub(crate) async fn scraper_woken(&self, handle: Handle) {
-        self.wakers(handle).scraper.notified().await;
+        match self.wakers_of(handle) {
+            Some(it) => it.scraper.notified().await,
+            None => std::future::pending().await,
+        }
     }
 }
 

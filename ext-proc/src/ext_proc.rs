@@ -150,7 +150,8 @@ impl Exchange {
                         return;
                     }
                 }
-                message = inbound.message() => match message {
+                // What comes faster than it is decided about waits at Envoy, and not here.
+                message = inbound.message(), if !self.session.has_enough() => match message {
                     Ok(Some(message)) => {
                         let Some(input) = wire::input(message, self.picker.session_header.as_deref()) else { continue };
                         self.response_begun |=

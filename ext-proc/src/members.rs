@@ -11,9 +11,6 @@ use tokio::sync::watch;
 
 use crate::{config::KubernetesConfig, shared::Shared};
 
-/// How long the API server may keep a watch open. A connection that has died is noticed a few seconds after that.
-const WATCH_S: u32 = 30;
-
 /// What Kubernetes tells.
 #[derive(Clone, Debug)]
 pub struct Told {
@@ -27,7 +24,8 @@ pub struct Told {
 #[must_use]
 pub fn begin(client: &Client, config: &KubernetesConfig, drain: &Drain) -> Told {
     let follow_one = |name, namespace: &Option<String>, which| {
-        let source = Source { namespace: namespace.clone(), which, node: None, watch_s: WATCH_S };
+        let source =
+            Source { namespace: namespace.clone(), which, node: None, watch_s: kvpick_kube::WATCH_S };
         let (told, heard) = watch::channel(State::default());
         let (client, stop) = (client.clone(), drain.clone());
         drain.spawn(name, async move {

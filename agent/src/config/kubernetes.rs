@@ -52,7 +52,7 @@ impl Default for KubernetesEntry {
         Self {
             namespace: None,
             pool: None,
-            group: "inference.networking.k8s.io".to_owned(),
+            group: kvpick_kube::GROUP.to_owned(),
             selector: None,
             ports: Vec::new(),
             ranks: 1,

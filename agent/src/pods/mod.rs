@@ -17,9 +17,6 @@ use crate::{
     engines::{Engines, Running},
 };
 
-/// How long the API server may keep a watch open. A connection that has died is noticed a few seconds after that.
-const WATCH_S: u32 = 30;
-
 /// An engine, and whose it is: another pod at the same address is another engine.
 #[derive(Clone, Debug, PartialEq)]
 struct Wanted {
@@ -51,7 +48,7 @@ pub(crate) fn begin(
         namespace: config.namespace.clone(),
         which: config.which(),
         node: Some(node.to_owned()),
-        watch_s: WATCH_S,
+        watch_s: kvpick_kube::WATCH_S,
     };
     let (told, heard) = watch::channel(State::default());
     (heard, follow(client, source, told))
@@ -84,7 +81,7 @@ pub(crate) async fn run(
                 tracing::info!(engine = name, "its pod is gone, or is another");
                 Some(running.remove(&name)?.1)
             });
-            end(ends.collect()).await;
+            together(ends.map(Running::end)).await;
             wanted.retain(|name, _| !running.contains_key(name));
             for (name, wanted) in wanted {
                 match engines.start(wanted.engine.clone(), Drain::new()).await {
@@ -103,13 +100,13 @@ pub(crate) async fn run(
             () = drain.started() => break,
         }
     }
-    end(running.into_values().map(|(_, it)| it).collect()).await;
+    together(running.into_values().map(|(_, it)| it.stop())).await;
 }
 
-/// Ends what follows those, all at a time: none waits for another.
-async fn end(all: Vec<Running>) {
-    let mut ends: tokio::task::JoinSet<()> = all.into_iter().map(Running::end).collect();
-    while ends.join_next().await.is_some() {}
+/// Waits for all of them at a time: no engine that is slow to end holds up another.
+async fn together<F: Future<Output = ()> + Send + 'static>(all: impl Iterator<Item = F>) {
+    let mut all: tokio::task::JoinSet<()> = all.collect();
+    while all.join_next().await.is_some() {}
 }
 
 /// The engines that those pods are, and what is made of each pod, for people. One whose events can't be had is an engine all

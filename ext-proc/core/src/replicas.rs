@@ -235,6 +235,15 @@ impl Replica {
         self.health.on_failure(why, now)
     }
 
+    /// A request lost its connection to it. Returns whether that puts it out, which is news.
+    pub fn on_lost(&mut self, now: Instant) -> bool {
+        let is_out = self.health.on_lost(now);
+        if is_out {
+            self.expected.clear();
+        }
+        is_out
+    }
+
     /// Takes the agent's word on whether the engine serves. Returns whether it is out because of it, as news.
     pub fn on_status(&mut self, status: EngineStatus, now: Instant) -> bool {
         let before = self.description.as_ref().map(|it| it.status);

@@ -308,7 +308,7 @@ impl World {
 
     /// A request lost its connection to a replica. Returns whether that puts it out, which is news.
     pub fn on_lost(&mut self, id: ReplicaId, now: Instant) -> bool {
-        self.replicas.get_mut(id).is_some_and(|it| it.health.on_lost(now))
+        self.replicas.get_mut(id).is_some_and(|it| it.on_lost(now))
     }
 
     /// A replica has answered a request well.

@@ -35,7 +35,7 @@ impl Default for KubernetesConfig {
         Self {
             namespace: None,
             pool: None,
-            group: "inference.networking.k8s.io".to_owned(),
+            group: kvpick_kube::GROUP.to_owned(),
             selector: None,
             ports: Vec::new(),
             ranks: 1,

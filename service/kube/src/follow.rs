@@ -14,101 +14,8 @@ use tokio::sync::watch;
 use crate::{
     Pod,
     pool::{self, Pool},
+    source::{Members, Source, State, Which},
 };
-
-/// Which pods.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Source {
-    /// Their namespace; `None` for the client's own.
-    pub namespace: Option<String>,
-    /// What they have in common.
-    pub which: Which,
-    /// Only those of this node.
-    pub node: Option<String>,
-    /// How long the server may keep a watch open, in seconds, before it is asked anew. One that has died without a word is
-    /// noticed a few seconds later.
-    pub watch_s: u32,
-}
-
-/// What pods have in common.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Which {
-    /// They are those of an InferencePool.
-    Pool {
-        /// Its name.
-        name: String,
-        /// Its API group, `inference.networking.k8s.io` as a rule.
-        group: String,
-    },
-    /// They have these labels.
-    Selector {
-        /// As a query has it: `app=vllm,tier!=test`.
-        selector: String,
-        /// Their serving ports.
-        ports: Vec<u16>,
-    },
-}
-
-impl Which {
-    /// What is wrong with those words for it, by field: exactly one of `pool` and `selector` is given, and `ports` with the
-    /// latter alone.
-    #[must_use]
-    pub fn mistakes(
-        pool: Option<&str>,
-        selector: Option<&str>,
-        ports: &[u16],
-    ) -> Vec<(&'static str, &'static str)> {
-        let mut found = Vec::new();
-        match (pool, selector) {
-            (Some(_), Some(_)) => {
-                found.push(("selector", "a pool says which pods are its; give one of the two"))
-            }
-            (None, None) => {
-                found.push(("pool", "missing; name an InferencePool, or give selector and ports"))
-            }
-            _ => {}
-        }
-        if pool.is_some() && !ports.is_empty() {
-            found.push(("ports", "a pool has its own (targetPorts); leave it out"));
-        }
-        if selector.is_some() && ports.is_empty() {
-            found.push(("ports", "missing; name the ports on which the pods serve"));
-        }
-        if ports.contains(&0) {
-            found.push(("ports", "0 is no serving port; write the real one"));
-        }
-        found
-    }
-
-    /// Those words, which have no mistakes.
-    #[must_use]
-    pub fn of(pool: Option<&str>, group: &str, selector: Option<&str>, ports: &[u16]) -> Self {
-        match pool {
-            Some(name) => Self::Pool { name: name.to_owned(), group: group.to_owned() },
-            None => {
-                Self::Selector { selector: selector.unwrap_or_default().to_owned(), ports: ports.to_vec() }
-            }
-        }
-    }
-}
-
-/// A picture of them that was true at one time.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Members {
-    /// The pods, by uid.
-    pub pods: Vec<Pod>,
-    /// Their serving ports.
-    pub ports: Vec<u16>,
-}
-
-/// What is known.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct State {
-    /// `None` until the first picture is whole. A pool that was deleted has no pods.
-    pub members: Option<Arc<Members>>,
-    /// What is wrong now, for people, with a remedy. What was known stands meanwhile.
-    pub problem: Option<String>,
-}
 
 type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<Event<K>>> + Send>>;
 
@@ -154,7 +61,8 @@ struct Follower<'a> {
     pools: Option<Events<DynamicObject>>,
     pods: Option<Events<v1::Pod>>,
     /// Before each is asked again after an error.
-    pauses: (Pause, Pause),
+    pool_pause: Pause,
+    pod_pause: Pause,
     /// The pool: not known, not there, or there.
     pool: Option<Option<Pool>>,
     /// During a new list, the pool and what is wrong with it.
@@ -178,7 +86,8 @@ impl<'a> Follower<'a> {
             namespace,
             pools: None,
             pods: None,
-            pauses: (Pause::default(), Pause::default()),
+            pool_pause: Pause::default(),
+            pod_pause: Pause::default(),
             pool: None,
             listed_pool: None,
             listed_problem: None,
@@ -203,6 +112,14 @@ impl<'a> Follower<'a> {
         let api = Api::namespaced_with(self.client.clone(), self.namespace, &pool::resource(group));
         let config = self.config().fields(&format!("metadata.name={name}"));
         Some(watcher(api, config).boxed())
+    }
+
+    /// For people.
+    fn pools_name(&self) -> String {
+        match &self.source.which {
+            Which::Pool { group, .. } => format!("inferencepools of {group}/{}", pool::VERSION),
+            Which::Selector { .. } => String::new(),
+        }
     }
 
     fn pod_events(&self) -> Option<Events<v1::Pod>> {
@@ -231,7 +148,7 @@ impl<'a> Follower<'a> {
                 }
             },
             Ok(Event::InitDone) => {
-                self.pauses.0 = Pause::default();
+                self.pool_pause = Pause::default();
                 self.pool_problem = self.listed_problem.take();
                 let listed = self.listed_pool.take();
                 self.set_pool(listed);
@@ -248,8 +165,8 @@ impl<'a> Follower<'a> {
                 self.set_pool(None);
             }
             Err(error) => {
-                self.pool_problem = Some(problem(&error, "inferencepools", self.namespace));
-                let pause = self.pauses.0.take();
+                self.pool_problem = Some(problem(&error, &self.pools_name(), self.namespace));
+                let pause = self.pool_pause.take();
                 self.pools = self.pool_events().map(|it| later(it, pause));
             }
         }
@@ -270,7 +187,7 @@ impl<'a> Follower<'a> {
             return;
         }
         self.pods = self.pod_events();
-        self.pauses.1 = Pause::default();
+        self.pod_pause = Pause::default();
         self.pod_problem = None;
         if self.pods.is_none() {
             self.known.clear();
@@ -289,7 +206,7 @@ impl<'a> Follower<'a> {
                 self.listed.extend(pod.map(|it| (it.uid.clone(), it)));
             }
             Ok(Event::InitDone) => {
-                self.pauses.1 = Pause::default();
+                self.pod_pause = Pause::default();
                 self.pod_problem = None;
                 self.known = std::mem::take(&mut self.listed);
                 self.ports = self.said_ports();
@@ -304,7 +221,7 @@ impl<'a> Follower<'a> {
             }
             Err(error) => {
                 self.pod_problem = Some(problem(&error, "pods", self.namespace));
-                let pause = self.pauses.1.take();
+                let pause = self.pod_pause.take();
                 self.pods = self.pod_events().map(|it| later(it, pause));
             }
         }

@@ -9,10 +9,12 @@ pub mod endpoints;
 mod follow;
 pub mod pod;
 mod pool;
+mod source;
 
 pub use endpoints::Endpoint;
-pub use follow::{Members, Source, State, Which, follow};
+pub use follow::follow;
 pub use pod::Pod;
+pub use source::{GROUP, Members, Source, State, WATCH_S, Which};
 
 /// A client of an API server.
 pub use kube::Client;

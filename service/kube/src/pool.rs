@@ -34,9 +34,12 @@ struct TargetPort {
     number: u16,
 }
 
+/// The version of their API that is read.
+pub(crate) const VERSION: &str = "v1";
+
 /// The API of pools of that group.
 pub(crate) fn resource(group: &str) -> ApiResource {
-    let kind = GroupVersionKind::gvk(group, "v1", "InferencePool");
+    let kind = GroupVersionKind::gvk(group, VERSION, "InferencePool");
     ApiResource::from_gvk_with_plural(&kind, "inferencepools")
 }
 

@@ -284,6 +284,14 @@ impl Session {
         matches!(self.state, State::Done | State::Refused)
     }
 
+    /// Whether what is there of the body is more than is looked at, while it is thought about: no more needs to be read until
+    /// it is on its way.
+    #[must_use]
+    pub const fn has_enough(&self) -> bool {
+        matches!(self.state, State::Deciding(Phase::Both { ended: false }))
+            && self.settings.most_body < self.kept.len()
+    }
+
     /// Whether the answer's body passes through here.
     #[must_use]
     pub const fn carries_response_body(&self) -> bool {
